@@ -1,0 +1,39 @@
+# Each target makes its own environment first; `make help` lists the targets.
+PYTHON ?= python3
+# The clone comes first on the path, so that an environment shared by several clones runs this one.
+export PYTHONPATH := $(CURDIR)
+PY := "$(or $(TDI_VENV),.venv)/bin/python"
+
+.DEFAULT_GOAL := help
+.PHONY: help ready demo test test-full lint types format clean
+
+help: ## list the targets
+	@sed -n 's/^\([a-z-]*\):.*## /  make \1\t/p' Makefile | expand -t 20
+
+ready: ## make the environment, or find it ready
+	@$(PYTHON) scripts/set_up.py
+
+demo: ready ## train on the January 1996 blizzard, kill the training three times, resume it bit for bit
+	@$(PY) -m examples.storm_forecast
+
+test: ready ## the tests, without those marked slow, gpu or network
+	@$(PY) -m pytest -m "not slow and not gpu and not network"
+
+test-full: ready ## all the tests this machine can run
+	@$(PY) -m pytest -m "not network"
+
+lint: ready ## ruff: rules and format
+	@$(PY) -m ruff check .
+	@$(PY) -m ruff format --check .
+
+types: ready ## mypy, strict
+	@$(PY) -m mypy
+
+format: ready ## apply ruff's fixes and format
+	@$(PY) -m ruff check --fix .
+	@$(PY) -m ruff format .
+
+clean: ## remove what the targets made, the environment too
+	rm -rf .venv .venv.lock .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist
+	rm -rf examples/storm_forecast/out
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,0 +1,87 @@
+"""What every test gets: no thread and no descriptor may be left behind."""
+
+import gc
+import pathlib
+import threading
+
+import hypothesis
+import obstore
+import pytest
+import zarr.core.sync
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+DESCRIPTORS = pathlib.Path("/proc/self/fd")
+JOIN_S = 10.0
+
+hypothesis.settings.register_profile("default", deadline=None, print_blob=True)
+hypothesis.settings.load_profile("default")
+
+
+@pytest.fixture(scope="session", autouse=True)
+def started_runtimes():
+    """Start what lives as long as the process, so that no test is charged for it."""
+    zarr.core.sync._get_loop()
+    store = obstore.store.MemoryStore()
+    obstore.put(store, "key", b"value")
+    obstore.get(store, "key").bytes()
+
+
+@pytest.fixture(autouse=True)
+def no_leaked_threads(started_runtimes):
+    """Fail a test that leaves a thread running."""
+    before = set(threading.enumerate())
+    yield
+    if not new_threads(before):
+        return
+    gc.collect()
+    for thread in new_threads(before):
+        thread.join(JOIN_S)
+    left = new_threads(before)
+    if left:
+        pytest.fail(f"threads left running: {sorted(thread.name for thread in left)}")
+
+
+@pytest.fixture(autouse=True)
+def no_leaked_descriptors(no_leaked_threads):
+    """Fail a test that leaves a descriptor open, where the system can list them."""
+    before = open_descriptors()
+    yield
+    if new_descriptors(before):
+        gc.collect()
+    left = new_descriptors(before)
+    if left:
+        pytest.fail(f"descriptors left open: {left}")
+
+
+@pytest.fixture(scope="session")
+def shared_data():
+    """The folder of real data that lies beside the clone of a developer."""
+    folder = ROOT.parent / "shared" / "data"
+    if not folder.is_dir():
+        pytest.skip("real data is not here: there is no folder ../shared/data beside the clone")
+    return folder
+
+
+def new_threads(before):
+    # zarr's loop and the executor of that loop live as long as the process.
+    return [
+        thread
+        for thread in threading.enumerate()
+        if thread not in before and not thread.name.startswith(("zarr_io", "asyncio_"))
+    ]
+
+
+def open_descriptors():
+    if not DESCRIPTORS.is_dir():
+        return {}
+    found = {}
+    for path in DESCRIPTORS.iterdir():
+        try:
+            found[path.name] = str(path.readlink())
+        except FileNotFoundError:  # the descriptor of this very listing
+            continue
+    return found
+
+
+def new_descriptors(before):
+    return {fd: target for fd, target in open_descriptors().items() if before.get(fd) != target}
