@@ -1,0 +1,10 @@
+from torchdata_insitu.geometry.chunk_key import ChunkKey
+
+
+def test_equal_keys_are_one_entry_whatever_names_the_source():
+    assert len({ChunkKey(0, 3, 0), ChunkKey(0, 3, 0), ChunkKey("era5", 3, 0)}) == 2
+
+
+def test_keys_sort_by_source_then_run_then_tile():
+    keys = [ChunkKey(1, 0, 0), ChunkKey(0, 2, 1), ChunkKey(0, 2, 0)]
+    assert sorted(keys) == [ChunkKey(0, 2, 0), ChunkKey(0, 2, 1), ChunkKey(1, 0, 0)]

@@ -1,0 +1,250 @@
+"""Stored numbers to physical ones by the CF conventions.
+
+The rules are those of xarray's `mask_and_scale` (`xarray.coding.variables`), and the results equal
+its results bit for bit, dtype included. Source of the attributes: CF conventions 1.11, sections
+2.5.1 "Missing data" and 8.1 "Simple packing".
+"""
+
+import base64
+import binascii
+import math
+import struct
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from torchdata_insitu.errors import GeometryError
+
+_PIECE_ITEMS = 1 << 16
+"""Values decoded at a time, or one row where that is longer: a piece and its mask stay in the
+core's own cache, and the mask does not grow with the number of rows in a chunk."""
+
+
+@dataclass(frozen=True)
+class CFPacking:
+    """Mask, scale and offset of one array.
+
+    Example:
+        >>> attributes = {"_FillValue": -1, "scale_factor": 0.5, "add_offset": 10.0}
+        >>> packing = CFPacking.from_attributes("t2m", attributes, np.dtype("<i2"))
+        >>> out = np.empty(3, packing.dtype)
+        >>> packing.decode(np.array([-1, 0, 4], "<i2"), out)
+        >>> out.dtype, out.tolist()
+        (dtype('float64'), [nan, 10.0, 12.0])
+    """
+
+    fill_values: tuple[Any, ...]
+    """Stored numbers, as numpy scalars, that mean "no value" and become NaN. NaN is not among
+    them: it stays what it is."""
+    scale: float | None
+    """What a stored number is multiplied by, None for nothing."""
+    offset: float | None
+    """What is added after the scale, None for nothing."""
+    stored_dtype: np.dtype
+    """Dtype of the stored numbers, in their byte order."""
+    dtype: np.dtype
+    """Dtype after decoding, in native byte order."""
+
+    @classmethod
+    def from_attributes(
+        cls,
+        name: str,
+        attributes: Mapping[str, Any],
+        stored_dtype: np.dtype,
+        *,
+        fill_value: Any = None,
+    ) -> Self | None:
+        """Read the packing of an array off its attributes.
+
+        Args:
+            name: The array, for errors.
+            attributes: `_FillValue` (plain, or as the base64 text that xarray writes into Zarr
+                format 3), `missing_value`, `scale_factor`, `add_offset`, and `dtype` where it is
+                "bool". Others are not looked at, so "hours since 1990-01-01" stays a number.
+            stored_dtype: A bool, integer, float or complex dtype.
+            fill_value: The fill value of the Zarr array where that means "no value": in format 2
+                and an array with dimension names. It goes before the attribute `_FillValue`, and
+                means nothing among truth values.
+
+        Returns:
+            None if stored numbers are used as they are.
+
+        Raises:
+            GeometryError: An attribute that is not supported, or that is no number.
+        """
+        stored = np.dtype(stored_dtype)
+        fills = _fill_lists(name, attributes, stored, fill_value)
+        scale = _number(name, attributes, "scale_factor")
+        offset = _number(name, attributes, "add_offset")
+        packed = scale is not None or offset is not None
+        _check_supported(name, attributes, stored, fills, packed=packed)
+        if attributes.get("dtype") == "bool" and stored.kind in "iu":
+            return cls((), None, None, stored, np.dtype(bool))
+        masking = tuple(dict.fromkeys(v for values in fills for v in values if not np.isnan(v)))
+        if not masking and not packed:
+            return None
+        dtype = _decoded_dtype(stored, scale, offset, filled=bool(fills), masking=bool(masking))
+        if dtype.kind not in "fc" and (masking or stored.kind == "f"):
+            raise GeometryError(_unsupported(name, f"the integer scale_factor {scale!r}"))
+        return cls(masking, scale, offset, stored, dtype)
+
+    @property
+    def in_place(self) -> bool:
+        """Whether stored numbers can be decoded where they lie, in the memory of the result."""
+        return self.stored_dtype == self.dtype
+
+    def decode(self, stored: NDArray[Any], out: NDArray[Any]) -> None:
+        """Write the physical numbers of `stored` into `out`.
+
+        Args:
+            stored: Stored numbers, any shape.
+            out: Same shape, of `dtype`; the same memory is fine where `in_place`.
+        """
+        if self.dtype.kind == "b":
+            np.not_equal(stored, 0, out=out)
+            return
+        # An overflow is in the data and gives infinity, as it does in xarray.
+        with np.errstate(over="ignore", invalid="ignore"):
+            for piece in _pieces(out.shape):
+                self._decode_piece(stored[piece], out[piece])
+
+    def _decode_piece(self, stored: NDArray[Any], out: NDArray[Any]) -> None:
+        if stored.ctypes.data != out.ctypes.data:
+            np.copyto(out, stored, casting="unsafe")
+        if self.fill_values:
+            # Compared after the cast, as in xarray: of two near numbers it decides which is masked.
+            masked = out == self.fill_values[0]
+            for fill_value in self.fill_values[1:]:
+                masked |= out == fill_value
+            no_value = complex(math.nan, math.nan) if self.dtype.kind == "c" else math.nan
+            np.copyto(out, no_value, where=masked)
+        if self.scale is not None:
+            np.multiply(out, self.scale, out=out)
+        if self.offset is not None:
+            np.add(out, self.offset, out=out)
+
+
+def _pieces(shape: tuple[int, ...]) -> Iterator[tuple[slice, ...]]:
+    """Slices along the first axis of about `_PIECE_ITEMS` values each."""
+    if not shape:
+        yield ()
+        return
+    rows = max(1, _PIECE_ITEMS // max(1, math.prod(shape[1:])))
+    for start in range(0, shape[0], rows):
+        yield (slice(start, start + rows),)
+
+
+def _fill_lists(
+    name: str, attributes: Mapping[str, Any], stored: np.dtype, fill_value: Any
+) -> list[list[Any]]:
+    """Per attribute that is given, the fill values as the numpy scalars that xarray compares with.
+
+    An attribute of integers that holds no number is left out, as if it were not there.
+    """
+    given = {
+        "missing_value": attributes.get("missing_value"),
+        "_FillValue": _plain_fill_value(name, attributes.get("_FillValue"), stored),
+    }
+    if fill_value is not None and stored.kind != "b":
+        given["_FillValue"] = fill_value
+    lists = []
+    for key, value in given.items():
+        if value is None:
+            continue
+        values = [_fill_scalar(name, key, item) for item in np.ravel(value)]
+        if stored.kind not in "iu" or not all(np.isnan(item) for item in values):
+            lists.append(values)
+    return lists
+
+
+def _fill_scalar(name: str, key: str, value: Any) -> Any:
+    if isinstance(value, str) and value.lower() == "nan":
+        return np.float64(math.nan)
+    if not isinstance(value, np.number):
+        plain = value.item() if isinstance(value, np.generic) else value
+        raise GeometryError(_unsupported(name, f"the {key} {plain!r}, which is no number"))
+    return value
+
+
+def _plain_fill_value(name: str, value: Any, stored: np.dtype) -> Any:
+    """`_FillValue` as a number where xarray wrote floats as base64 of 8 bytes each."""
+    match stored.kind, value:
+        case "c", [real, imaginary]:
+            return complex(_plain_float(name, real), _plain_float(name, imaginary))
+        case "f" | "c", str():
+            return _plain_float(name, value)
+        case _:
+            return value
+
+
+def _plain_float(name: str, value: Any) -> float:
+    if isinstance(value, int | float):
+        return float(value)
+    try:
+        if value in {"NaN", "Infinity", "-Infinity"}:
+            return float(value)
+        (number,) = struct.unpack("<d", base64.b64decode(value, validate=True))
+        return float(number)
+    except (binascii.Error, struct.error, TypeError, ValueError) as error:
+        what = f"the _FillValue {value!r}, neither a number nor base64 of 8 bytes"
+        raise GeometryError(_unsupported(name, what)) from error
+
+
+def _number(name: str, attributes: Mapping[str, Any], key: str) -> Any:
+    """A scale or offset; a list of one number, as netCDF writers leave it, is that number."""
+    value = attributes.get(key)
+    if isinstance(value, list) and len(value) == 1:
+        value = value[0]
+    is_number = isinstance(value, int | float | np.integer | np.floating)
+    if value is None or (is_number and not isinstance(value, bool)):
+        return value
+    raise GeometryError(_unsupported(name, f"the {key} {value!r}, which is no number"))
+
+
+def _check_supported(
+    name: str,
+    attributes: Mapping[str, Any],
+    stored: np.dtype,
+    fills: list[list[Any]],
+    *,
+    packed: bool,
+) -> None:
+    if "_Unsigned" in attributes and stored.kind in "iu":
+        what = f"the attribute _Unsigned={attributes['_Unsigned']!r}"
+        raise GeometryError(_unsupported(name, what))
+    if packed and stored.kind in "bc":
+        raise GeometryError(_unsupported(name, f"a scale_factor or add_offset on dtype {stored}"))
+    if (packed or fills) and (stored.kind == "b" or attributes.get("dtype") == "bool"):
+        raise GeometryError(_unsupported(name, "a fill value, scale or offset on truth values"))
+
+
+def _decoded_dtype(
+    stored: np.dtype, scale: Any, offset: Any, *, filled: bool, masking: bool
+) -> np.dtype:
+    """The dtype that xarray decodes to."""
+    if scale is None and offset is None:
+        # Of integers, float32 holds those of 16 bits, and float64 is taken for all longer ones.
+        return np.result_type(stored, np.float32) if stored.kind in "iu" else _native(stored)
+    if filled and not masking:
+        # A fill value of NaN fixes the dtype of floats before the scale is looked at.
+        return _native(stored)
+    if offset is None:
+        return np.dtype(type(scale))
+    both_float32 = type(scale) is np.float32 and type(offset) is np.float32
+    if both_float32 and _native(stored) not in (np.dtype(np.int32), np.dtype(np.uint32)):
+        return np.dtype(np.float32)
+    return np.dtype(np.float64)
+
+
+def _native(dtype: np.dtype) -> np.dtype:
+    return dtype.newbyteorder("=")
+
+
+def _unsupported(name: str, what: str) -> str:
+    return (
+        f"array {name!r} has {what}: this is not decoded; open it with decode_cf=False to get the "
+        "stored numbers"
+    )

@@ -1,0 +1,328 @@
+"""Arrays of a Zarr store, each read from its own metadata."""
+
+import asyncio
+import difflib
+import json
+import logging
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NoReturn
+
+from zarr.abc.store import Store
+from zarr.core.array import parse_array_metadata
+from zarr.core.buffer import default_buffer_prototype
+from zarr.core.sync import sync
+from zarr.storage import StorePath
+
+from torchdata_insitu.errors import GeometryError, InSituError, ReadError
+from torchdata_insitu.geometry.array_document import ROOT_NAME, ArrayDocument
+from torchdata_insitu.geometry.array_geometry import ArrayGeometry
+from torchdata_insitu.geometry.cf_packing import CFPacking
+from torchdata_insitu.geometry.chunk_grid import AxisChunks, ChunkGrid
+from torchdata_insitu.geometry.coordinate_names import is_coordinate, named_by_attributes
+from torchdata_insitu.geometry.sample_axis import resolve_sample_axis
+from torchdata_insitu.geometry.store_nodes import StoreNode, read_node, walk
+
+_logger = logging.getLogger(__name__)
+
+_FORMAT_2 = 2
+_FORMAT_3 = 3
+_MAX_READS = 64
+_MAX_LISTED = 20
+
+
+def read_arrays(
+    store: Store,
+    names: Sequence[str] | str | None = None,
+    *,
+    sample_axis: int | str | Mapping[str, int | str] = 0,
+    decode_cf: bool = True,
+    label: str | None = None,
+) -> dict[str, ArrayGeometry]:
+    """Read what the arrays of a store are; no data is read.
+
+    Consolidated metadata may be out of date, so it only serves to find names where a store cannot
+    be listed.
+
+    Args:
+        store: A Zarr store, format 2 or 3. An array at its root is called "data".
+        names: Paths of arrays. None takes the arrays of all groups except coordinates, bounds and
+            grid mappings, scalars, and what cannot be drawn (text, unknown codecs, broken metadata,
+            an array without the sample axis); each is logged with the reason.
+        sample_axis: Number or dimension name of the axis that counts samples, or these by array;
+            an array that the mapping does not name has 0.
+        decode_cf: Turn stored numbers into physical ones by `_FillValue`, `missing_value`,
+            `scale_factor` and `add_offset`, as xarray does. With False they are used as stored.
+        label: Label of the store where a loader reads from several.
+
+    Returns:
+        The arrays by path, in the order of `names`, else sorted.
+
+    Raises:
+        GeometryError: No such array; one that was named cannot be drawn; nothing is left.
+        ReadError: The store has no Zarr metadata, or does not answer.
+
+    Example:
+        >>> import zarr
+        >>> store = zarr.storage.MemoryStore()
+        >>> for name, dims in (("t2m", ("time", "lat")), ("lat", ("lat",))):
+        ...     shape = (9, 4)[-len(dims) :]
+        ...     _ = zarr.create_array(
+        ...         store, name=name, shape=shape, chunks=shape, dtype="f4", dimension_names=dims
+        ...     )
+        >>> list(read_arrays(store))
+        ['t2m']
+        >>> read_arrays(store, "t2m", sample_axis="lat")["t2m"].n_samples
+        4
+    """
+    by_array = sample_axis if isinstance(sample_axis, Mapping) else {}
+    axes = {path.strip("/") or ROOT_NAME: axis for path, axis in by_array.items()}
+    default_axis = 0 if isinstance(sample_axis, Mapping) else sample_axis
+
+    def geometry(node: StoreNode) -> ArrayGeometry:
+        axis = axes.get(node.name, default_axis)
+        return _array_geometry(node.array(), label, axis, decode_cf=decode_cf)
+
+    documents = _ZarrDocuments(store)
+    if names is not None:
+        nodes = sync(_named_nodes(documents, _wanted(names)))
+        arrays = {node.name: geometry(node) for node in nodes}
+    else:
+        nodes = sync(_all_nodes(documents))
+        coordinates = _coordinates(nodes)
+        arrays = {}
+        left_out: dict[str, str] = {}
+        for node in nodes:
+            if node.is_group:
+                continue
+            if node.name in coordinates:
+                left_out[node.name] = "a coordinate, bounds or grid mapping"
+                continue
+            try:
+                arrays[node.name] = geometry(node)
+            except InSituError as error:
+                if node.name in axes or len(nodes) == 1:
+                    raise
+                left_out[node.name] = str(error)
+        _report_left_out(arrays, left_out)
+    for name in axes:
+        if name not in arrays:
+            raise GeometryError(
+                f"sample_axis names array {name!r}, which is not among the arrays opened: "
+                f"{_listed(arrays)}"
+            )
+    return arrays
+
+
+class _ZarrDocuments:
+    """The JSON documents of a Zarr store, at most `_MAX_READS` read at a time."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._slots = asyncio.Semaphore(_MAX_READS)
+
+    async def open(self) -> None:
+        """Open a store that was given unopened, as an archive may be."""
+        await StorePath.open(self._store, "")
+
+    async def read(self, key: str) -> Mapping[str, Any] | None:
+        async with self._slots:
+            try:
+                buffer = await self._store.get(key, prototype=default_buffer_prototype())
+            except Exception as error:
+                # Only the type: texts of object stores can hold signed URLs.
+                raise ReadError(
+                    f"metadata {key!r} could not be read ({type(error).__name__}): check the path "
+                    "and the right to read"
+                ) from error
+        if buffer is None:
+            return None
+        try:
+            document = json.loads(buffer.to_bytes())
+        except ValueError as error:
+            raise GeometryError(f"metadata {key!r} is not JSON: {error}") from error
+        if not isinstance(document, dict):
+            raise GeometryError(f"metadata {key!r} is no JSON object: {document!r:.60}")
+        return document
+
+    async def children(self, path: str) -> list[str]:
+        try:
+            names = [name.strip("/") async for name in self._store.list_dir(path)]
+        except Exception as error:
+            raise ReadError(
+                f"the store cannot be listed ({type(error).__name__}): name the arrays to open"
+            ) from error
+        return [name for name in names if not name.startswith(".") and name != "zarr.json"]
+
+
+def _wanted(names: Sequence[str] | str) -> list[str]:
+    """Paths in the order asked for, each once."""
+    asked = [names] if isinstance(names, str) else list(names)
+    if not asked or not all(isinstance(name, str) for name in asked):
+        raise GeometryError(f"names is a path or a sequence of paths, not {names!r}")
+    return list(dict.fromkeys(name.strip("/") or ROOT_NAME for name in asked))
+
+
+async def _root(documents: _ZarrDocuments) -> StoreNode | None:
+    await documents.open()
+    return await read_node(documents, "")
+
+
+async def _named_nodes(documents: _ZarrDocuments, names: Sequence[str]) -> list[StoreNode]:
+    """The arrays of these names.
+
+    Raises:
+        GeometryError: One of them is no array; the text lists what there is.
+    """
+    root = await _root(documents)
+    if root is not None and not root.is_group and root.fault is None:
+        unknown = [name for name in names if name != ROOT_NAME]
+        if unknown:
+            raise GeometryError(
+                f"no array {unknown[0]!r}: the store is one array, opened as {ROOT_NAME!r}"
+            )
+        return [root]
+    nodes = await asyncio.gather(*(read_node(documents, name) for name in names))
+    found = []
+    for name, node in zip(names, nodes, strict=True):
+        if node is None or node.is_group:
+            await _refuse(documents, root, name, is_group=node is not None)
+        else:
+            found.append(node)
+    return found
+
+
+async def _refuse(
+    documents: _ZarrDocuments, root: StoreNode | None, name: str, *, is_group: bool
+) -> NoReturn:
+    if root is None and not is_group:
+        raise ReadError(
+            f"no Zarr metadata in the store: looked for zarr.json, .zarray and .zgroup at its root "
+            f"and below {name!r}; check the path of the store"
+        )
+    try:
+        nodes = await walk(documents, root) if root is not None else []
+    except ReadError as error:
+        raise GeometryError(f"no array {name!r} in the store ({error})") from error
+    paths = [node.name for node in nodes if not node.is_group]
+    inside = [path for path in paths if path.startswith(f"{name}/")]
+    folded = {path.casefold(): path for path in paths}
+    close = [folded[text] for text in difflib.get_close_matches(name.casefold(), folded, n=5)]
+    listed = _listed(dict.fromkeys([*inside, *close, *paths]))
+    what = f"{name!r} is a group, not an array" if is_group else f"no array {name!r} in the store"
+    raise GeometryError(f"{what}; it has {listed}")
+
+
+async def _all_nodes(documents: _ZarrDocuments) -> list[StoreNode]:
+    root = await _root(documents)
+    if root is None:
+        raise ReadError(
+            "no Zarr metadata at the root of the store: looked for zarr.json, .zarray and .zgroup; "
+            "check the path of the store"
+        )
+    if root.fault is not None:
+        raise root.fault
+    return await walk(documents, root) if root.is_group else [root]
+
+
+def _coordinates(nodes: Sequence[StoreNode]) -> set[str]:
+    """Paths of the arrays that only describe others."""
+    named = named_by_attributes((node.path, node.is_group, node.attributes) for node in nodes)
+    for node in nodes:
+        if node.is_group or node.fault is not None:
+            continue
+        try:
+            dimension_names = node.array().dimension_names
+        except GeometryError:
+            # The array is left out for its broken metadata, with that reason.
+            continue
+        if is_coordinate(node.path, dimension_names, node.attributes):
+            named.add(node.path)
+    return named
+
+
+def _report_left_out(arrays: Mapping[str, ArrayGeometry], left_out: Mapping[str, str]) -> None:
+    for name, reason in left_out.items():
+        _logger.info("left out %r: %s", name, reason)
+    if not arrays:
+        found = [f"{name!r} ({reason})" for name, reason in left_out.items()]
+        more = f" and {len(found) - _MAX_LISTED} more" if len(found) > _MAX_LISTED else ""
+        listed = "; ".join(found[:_MAX_LISTED]) or "nothing, its groups show no arrays"
+        raise GeometryError(
+            f"the store has no array to draw samples from; left out: {listed}{more}; name an array "
+            "by its path to open it whatever it is"
+        )
+
+
+def _array_geometry(
+    array: ArrayDocument, label: str | None, sample_axis: object, *, decode_cf: bool
+) -> ArrayGeometry:
+    """Check one array and describe it.
+
+    Raises:
+        GeometryError: It cannot be drawn.
+    """
+    shape = array.shape
+    if not shape:
+        raise GeometryError(f"{array.label} is a scalar: it has no axis that counts samples")
+    stored_dtype = array.stored_dtype()
+    if array.is_rectilinear:
+        raise GeometryError(f"{array.label} has a rectilinear chunk grid, which is not read yet")
+    metadata = _parsed(array)
+    if array.is_sharded:
+        raise GeometryError(
+            f"{array.label} is sharded, which is not read yet: write it without shards"
+        )
+    is_format_2 = array.zarr_format == _FORMAT_2
+    steps = metadata.chunks if is_format_2 else metadata.chunk_grid.chunk_shape
+    cf = None
+    if decode_cf:
+        # xarray takes format 2's fill value for "no value", and opens arrays with dimensions only.
+        means_no_value = is_format_2 and array.has_dimension_names
+        cf = CFPacking.from_attributes(
+            array.name,
+            array.attributes,
+            stored_dtype,
+            fill_value=metadata.fill_value if means_no_value else None,
+        )
+    return ArrayGeometry(
+        name=array.name,
+        path=array.path,
+        store=label,
+        shape=shape,
+        stored_dtype=stored_dtype,
+        dtype=stored_dtype.newbyteorder("=") if cf is None else cf.dtype,
+        sample_axis=resolve_sample_axis(array, sample_axis),
+        grid=ChunkGrid(tuple(map(_axis_chunks, shape, steps))),
+        dimension_names=array.dimension_names,
+        zarr_format=array.zarr_format,
+        metadata=array.text(),
+        cf=cf,
+    )
+
+
+def _axis_chunks(length: int, step: int) -> AxisChunks:
+    return AxisChunks.regular(length, max(1, step))
+
+
+def _parsed(array: ArrayDocument) -> Any:
+    """The metadata as zarr reads it, which knows every codec that is installed."""
+    document = json.loads(array.text())
+    if array.zarr_format == _FORMAT_3 and document.get("fill_value") is None:
+        raise GeometryError(
+            f"{array.label} has fill_value null, which Zarr format 3 does not allow: write a number"
+        )
+    try:
+        return parse_array_metadata(document)
+    except Exception as error:
+        # zarr raises many types here, some of them bare: an array that cannot be used is one case.
+        raise GeometryError(
+            f"{array.label} of dtype {array.dtype_text} cannot be opened: "
+            f"{type(error).__name__}: {error}"
+        ) from error
+
+
+def _listed(names: Iterable[str]) -> str:
+    """Names for an error text, the first of many."""
+    texts = [repr(name) for name in names]
+    more = len(texts) - _MAX_LISTED
+    return ", ".join(texts[:_MAX_LISTED]) + (f" and {more} more" if more > 0 else "") or "no arrays"
