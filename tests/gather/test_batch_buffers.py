@@ -1,0 +1,56 @@
+import gc
+
+import numpy as np
+import pytest
+import torch
+
+from torchdata_insitu.gather.batch_buffers import BatchBuffers
+
+
+def make():
+    return BatchBuffers({"x": ((3, 4), np.dtype("f4")), "y": ((3,), np.dtype("i8"))})
+
+
+def address(arrays):
+    return arrays["x"].ctypes.data
+
+
+def test_memory_is_used_again_when_nothing_refers_to_it():
+    buffers = make()
+    first = address(buffers.take())
+    assert address(buffers.take()) == first
+    assert buffers.n_made == 1
+
+
+KEEPERS = {
+    "tensor": torch.from_numpy,
+    "slice": lambda array: torch.from_numpy(array)[1:],
+    "element": lambda array: torch.from_numpy(array).view(-1)[2],
+    "detached": lambda array: torch.from_numpy(array).detach(),
+    "numpy": lambda array: torch.from_numpy(array).numpy(),
+    "numpy slice": lambda array: array[::2],
+    "dlpack": lambda array: torch.from_dlpack(torch.from_numpy(array)),
+    "autograd": lambda array: (torch.from_numpy(array) * torch.ones(4, requires_grad=True)).sum(),
+}
+
+
+@pytest.mark.parametrize("keep", KEEPERS.values(), ids=KEEPERS)
+def test_memory_that_is_seen_outside_is_left_alone(keep):
+    buffers = make()
+    arrays = buffers.take()
+    arrays["x"][:] = 1
+    kept, first = keep(arrays["x"]), address(arrays)
+    del arrays
+    other = buffers.take()
+    assert address(other) != first
+    del other, kept
+    gc.collect()
+    assert address(buffers.take()) == first
+    assert buffers.n_made == 2
+
+
+def test_reuse_can_be_turned_off(monkeypatch):
+    monkeypatch.setenv("TORCHDATA_INSITU_BUFFER_REUSE", "0")
+    buffers = make()
+    first = buffers.take()
+    assert address(buffers.take()) != address(first)

@@ -1,0 +1,1 @@
+"""Copying drawn rows out of slots into batches."""

@@ -1,0 +1,1 @@
+"""What is resident in memory: chunk sources, arenas, leases and the byte budget."""

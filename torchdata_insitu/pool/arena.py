@@ -1,0 +1,141 @@
+"""The memory of resident chunks: reserved address space whose touched slots are charged.
+
+A region is one stretch of anonymous memory for several arenas with equal rows. Because their rows
+are numbered together, a stack of arrays is gathered with one row copy, in place.
+"""
+
+from __future__ import annotations
+
+import math
+import mmap
+from collections.abc import Sequence
+
+import numpy as np
+
+from torchdata_insitu.pool.chunk_source import SlotShape
+
+__all__ = ["Arena", "ArenaRegion", "reserve_arenas"]
+
+# Linux gives untouched pages of such a mapping no memory and does not count them as promised.
+_RESERVE = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | getattr(mmap, "MAP_NORESERVE", 0)
+
+
+class ArenaRegion:
+    """Reserved address space for ``n_rows`` rows of one shape and data type.
+
+    Attributes:
+        rows: ``(n_rows, *field_shape)``, C-contiguous; only slots handed out by an arena may be
+            read or written.
+    """
+
+    def __init__(self, n_rows: int, shape: SlotShape) -> None:
+        """Reserve without touching; no page costs memory until it is written."""
+        size = n_rows * shape.row_bytes
+        self._map = mmap.mmap(-1, max(size, 1), flags=_RESERVE)
+        flat = np.frombuffer(self._map, dtype=np.uint8)
+        if math.prod(shape.field_shape) == 0:
+            self.rows = np.empty((n_rows, *shape.field_shape), np.dtype(shape.dtype))
+        else:
+            self.rows = flat[:size].view(shape.dtype).reshape(n_rows, *shape.field_shape)
+
+    def return_pages(self, start_byte: int, stop_byte: int) -> None:
+        """Give the pages that lie wholly inside the byte range back to the system."""
+        page = mmap.PAGESIZE
+        first = -(-start_byte // page) * page
+        last = stop_byte // page * page
+        if last > first:
+            self._map.madvise(mmap.MADV_DONTNEED, first, last - first)
+
+
+class Arena:
+    """All slots of one chunk source: consecutive rows of a region.
+
+    Not safe for threads by itself: every call is made under the pool's lock.
+
+    Attributes:
+        shape: the memory one slot takes.
+        region: where the rows live.
+        n_touched: slots that were handed out since they last had no memory; these are charged.
+    """
+
+    def __init__(self, region: ArenaRegion, first_row: int, shape: SlotShape, n_slots: int) -> None:
+        """Lay ``n_slots`` slots from ``first_row`` on."""
+        self.region = region
+        self.shape = shape
+        self.n_touched = 0
+        self._first_row = first_row
+        # Popped from the end, so that low slots are touched first and stay in use.
+        self._untouched = list(range(n_slots - 1, -1, -1))
+        self._idle: list[int] = []
+
+    @property
+    def has_idle(self) -> bool:
+        """Whether a slot that is charged already can be taken at no cost."""
+        return bool(self._idle)
+
+    @property
+    def has_untouched(self) -> bool:
+        """Whether a slot could be taken that has no memory yet."""
+        return bool(self._untouched)
+
+    def take_idle(self) -> int:
+        """Take a slot whose memory is charged already: touching memory anew is slow."""
+        return self._idle.pop()
+
+    def take_untouched(self) -> int:
+        """Take a slot that has no memory yet; the pool charges it."""
+        self.n_touched += 1
+        return self._untouched.pop()
+
+    def put_back(self, slot: int) -> None:
+        """Return a slot; its memory stays charged for the next chunk."""
+        self._idle.append(slot)
+
+    def return_idle_slot(self) -> int:
+        """Give one idle slot's pages back to the system.
+
+        Returns:
+            The bytes that are no longer charged.
+        """
+        slot = self._idle.pop()
+        start = self.row(slot) * self.shape.row_bytes
+        self.region.return_pages(start, start + self.shape.slot_bytes)
+        self._untouched.append(slot)
+        self.n_touched -= 1
+        return self.shape.slot_bytes
+
+    def row(self, slot: int) -> int:
+        """Row of the region at which a slot starts."""
+        return self._first_row + slot * self.shape.rows
+
+    def memory(self, slot: int) -> np.ndarray:
+        """The slot's memory, ``(rows, *field_shape)``."""
+        start = self.row(slot)
+        return self.region.rows[start : start + self.shape.rows]
+
+
+def reserve_arenas(shapes: Sequence[SlotShape], limit_bytes: int) -> list[Arena]:
+    """Reserve an arena for each shape; arenas with equal rows lie in one region.
+
+    Args:
+        shapes: one for each new chunk source.
+        limit_bytes: no arena reserves more than this, for it could never fill more.
+
+    Returns:
+        The arenas, in the order of ``shapes``.
+    """
+    groups: dict[tuple[tuple[int, ...], str], list[int]] = {}
+    for number, shape in enumerate(shapes):
+        groups.setdefault((shape.field_shape, shape.dtype), []).append(number)
+    arenas: dict[int, Arena] = {}
+    for members in groups.values():
+        slots = {
+            n: max(1, min(shapes[n].n_chunks, limit_bytes // shapes[n].slot_bytes)) for n in members
+        }
+        total = sum(slots[n] * shapes[n].rows for n in members)
+        region = ArenaRegion(total, shapes[members[0]])
+        first_row = 0
+        for n in members:
+            arenas[n] = Arena(region, first_row, shapes[n], slots[n])
+            first_row += slots[n] * shapes[n].rows
+    return [arenas[n] for n in range(len(shapes))]

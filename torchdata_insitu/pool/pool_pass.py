@@ -1,0 +1,102 @@
+"""One pass over a plan as the pool sees it: what it waits for, what it holds."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Protocol
+
+import numpy as np
+
+from torchdata_insitu.geometry.chunk_key import ChunkKey
+from torchdata_insitu.pool.admission import Admission
+from torchdata_insitu.pool.memory_budget import text_of_bytes
+
+if TYPE_CHECKING:
+    from torchdata_insitu.pool.chunk_pool import ChunkPool
+
+__all__ = ["PoolPass", "SlotFill"]
+
+
+class SlotFill(Protocol):
+    """A slot that waits for its rows; whoever loads it answers exactly once.
+
+    Attributes:
+        key: the chunk.
+        out: the slot's memory, ``(rows, *field_shape)``.
+    """
+
+    key: ChunkKey
+    out: np.ndarray
+
+    def finish(self, error: BaseException | None) -> None:
+        """The last writer left ``out``: with all rows in it, or with the error that kept them."""
+
+    def abandon(self) -> None:
+        """The last writer left ``out`` and the load was cancelled: read again if waited for."""
+
+
+class PoolPass:
+    """The leases and the queue of one pass; closing it is the end of its generation.
+
+    Releasing through a closed pass does nothing, so a late release of an old generation cannot take
+    a lease of the new one.
+
+    Attributes:
+        name: what messages call it.
+        floor_bytes: what one block in every open lane needs; kept free for this pass.
+        held_bytes: bytes of the chunks it leases.
+        queue: chunks not admitted yet, in draw order.
+        leases: how often each chunk is leased.
+        closed: whether the pass has ended.
+    """
+
+    def __init__(
+        self,
+        pool: ChunkPool,
+        name: str,
+        floor_bytes: int,
+        load: Callable[[Sequence[SlotFill]], None],
+    ) -> None:
+        """Made by ``ChunkPool.open_pass`` only."""
+        self._pool = pool
+        self.name = name
+        self.floor_bytes = floor_bytes
+        self.load = load
+        self.held_bytes = 0
+        self.queue: deque[tuple[ChunkKey, Admission]] = deque()
+        self.leases: dict[ChunkKey, int] = {}
+        self.closed = False
+
+    @property
+    def reserved_bytes(self) -> int:
+        """What the pass holds or may claim at any moment."""
+        return max(self.held_bytes, self.floor_bytes)
+
+    @property
+    def has_queue(self) -> bool:
+        """Whether chunks wait for a slot: the allowance of the pass is used."""
+        return bool(self.queue)
+
+    def request(self, keys: Sequence[ChunkKey]) -> Admission:
+        """Queue chunks behind those asked for before, and start what there is room for."""
+        return self._pool.request(self, keys)
+
+    def release(self, keys: Iterable[ChunkKey]) -> None:
+        """Give back one lease of each chunk."""
+        self._pool.release(self, keys)
+
+    def first_rows(self, keys: Sequence[ChunkKey]) -> list[int]:
+        """Row of its region at which each leased chunk starts."""
+        return self._pool.first_rows(keys)
+
+    def close(self) -> None:
+        """Drop the queue, every lease and the floor; idempotent."""
+        self._pool.close_pass(self)
+
+
+def floor_text(name: str, terms: Mapping[str, tuple[int, int]]) -> str:
+    """A pass's floor with every term: ``'train' 1.2 GB (t2m 4 x 300 MB)``."""
+    total = sum(count * size for count, size in terms.values())
+    parts = " + ".join(f"{a} {count} x {text_of_bytes(size)}" for a, (count, size) in terms.items())
+    return f"{name!r} {text_of_bytes(total)} ({parts})"
