@@ -1,0 +1,144 @@
+"""Stores that fail in one way each; they wrap any store, also each other."""
+
+import asyncio
+from collections.abc import Callable, Iterable, Mapping
+
+from zarr.abc.store import ByteRequest, Store
+from zarr.core.buffer import Buffer, BufferPrototype
+from zarr.storage import WrapperStore
+
+_METADATA = ("zarr.json", ".zarray", ".zattrs", ".zgroup", ".zmetadata")
+
+
+def is_chunk(key: str) -> bool:
+    """Whether a key is none of the metadata documents."""
+    return key.rpartition("/")[2] not in _METADATA
+
+
+class NeverAnswers(WrapperStore[Store]):
+    """`get` of the matching keys waits for ever; it can be cancelled.
+
+    `n_waiting` says how many reads wait now, `most_waiting` how many waited at the same time, and
+    `n_cancelled` how many were cancelled. `answer()` lets those that wait go on to the wrapped
+    store, and every later one too.
+    """
+
+    def __init__(self, store: Store, match: Callable[[str], bool] = is_chunk) -> None:
+        super().__init__(store)
+        self._match = match
+        self._answers: asyncio.Event | None = None
+        self._is_open_for_all = False
+        self.n_waiting = 0
+        self.most_waiting = 0
+        self.n_cancelled = 0
+
+    async def get(
+        self, key: str, prototype: BufferPrototype, byte_range: ByteRequest | None = None
+    ) -> Buffer | None:
+        if self._match(key) and not self._is_open_for_all:
+            if self._answers is None:
+                self._answers = asyncio.Event()
+            self.n_waiting += 1
+            self.most_waiting = max(self.most_waiting, self.n_waiting)
+            try:
+                await self._answers.wait()
+            except asyncio.CancelledError:
+                self.n_cancelled += 1
+                raise
+            finally:
+                self.n_waiting -= 1
+        return await super().get(key, prototype, byte_range)
+
+    async def answer(self) -> None:
+        """Run this on Zarr's loop, with `zarr.core.sync.sync`."""
+        self._is_open_for_all = True
+        if self._answers is not None:
+            self._answers.set()
+
+
+class Raises(WrapperStore[Store]):
+    """`get` of the matching keys raises; the others are read."""
+
+    def __init__(
+        self,
+        store: Store,
+        error: Callable[[], BaseException],
+        match: Callable[[str], bool] = is_chunk,
+    ) -> None:
+        super().__init__(store)
+        self._error = error
+        self._match = match
+
+    async def get(
+        self, key: str, prototype: BufferPrototype, byte_range: ByteRequest | None = None
+    ) -> Buffer | None:
+        if self._match(key):
+            raise self._error()
+        return await super().get(key, prototype, byte_range)
+
+
+class Changes(WrapperStore[Store]):
+    """`get` of the matching keys returns other bytes than are stored: cut, garbage, anything."""
+
+    def __init__(
+        self,
+        store: Store,
+        change: Callable[[bytes], bytes],
+        match: Callable[[str], bool] = is_chunk,
+    ) -> None:
+        super().__init__(store)
+        self._change = change
+        self._match = match
+
+    async def get(
+        self, key: str, prototype: BufferPrototype, byte_range: ByteRequest | None = None
+    ) -> Buffer | None:
+        buffer = await super().get(key, prototype, byte_range)
+        if buffer is None or not self._match(key):
+            return buffer
+        return prototype.buffer.from_bytes(self._change(buffer.to_bytes()))
+
+
+class Lacks(WrapperStore[Store]):
+    """The matching keys do not exist, for `get` and for listing."""
+
+    def __init__(self, store: Store, match: Callable[[str], bool] = is_chunk) -> None:
+        super().__init__(store)
+        self._match = match
+
+    async def get(
+        self, key: str, prototype: BufferPrototype, byte_range: ByteRequest | None = None
+    ) -> Buffer | None:
+        if self._match(key):
+            return None
+        return await super().get(key, prototype, byte_range)
+
+    async def list_prefix(self, prefix: str):
+        async for key in self._store.list_prefix(prefix):
+            if not self._match(key):
+                yield key
+
+
+class RefusesListing(WrapperStore[Store]):
+    """Keys cannot be listed, as in a bucket without that right; they can be read."""
+
+    async def list_prefix(self, prefix: str):
+        raise PermissionError(f"listing {prefix!r} is forbidden")
+        yield ""
+
+
+def only(*keys: str) -> Callable[[str], bool]:
+    """Match these keys."""
+    return frozenset(keys).__contains__
+
+
+def with_bytes(store: Store, replaced: Mapping[str, bytes]) -> Store:
+    """A store in which these keys hold these bytes."""
+    for key, payload in replaced.items():
+        store = Changes(store, lambda _, payload=payload: payload, only(key))
+    return store
+
+
+def without(store: Store, keys: Iterable[str]) -> Store:
+    """A store in which these keys are missing."""
+    return Lacks(store, only(*keys))

@@ -1,0 +1,138 @@
+"""Files are read whole, whatever the system returns at a time, and errors say which."""
+
+import os
+import threading
+
+import numpy as np
+import pytest
+import zarr
+from zarr.storage import LocalStore
+
+from tests.fetch.loads import Loads, fetching, load, one_array
+from torchdata_insitu.errors import DecodeError, ReadError
+from torchdata_insitu.testing import make_store
+
+
+def folder(path, codec="none", chunks=(2, 3), shape=(6, 3), **options):
+    return make_store({"t": shape}, chunks=chunks, codec=codec, path=path, **options)
+
+
+@pytest.mark.parametrize("codec", ["none", "zstd"])
+@pytest.mark.parametrize("n_pieces", [1, 2, 5])
+def test_reads_that_return_less_than_asked_for_are_continued(tmp_path, codec, n_pieces):
+    store = folder(tmp_path, codec)
+    expected = zarr.open_array(store, path="t")[...]
+    path = tmp_path / "t/c/0/0"
+    content = path.read_bytes()
+    path.unlink()
+    os.mkfifo(path)
+    array = one_array(store)
+    with fetching(store, array, decode_threads=1) as fetcher:
+        loads = Loads(array)
+        fetcher.submit(loads.loads)
+        with path.open("wb", buffering=0) as writer:
+            # A pipe hands over what is in it, so that each piece is a read of its own at the most.
+            for piece in np.array_split(np.frombuffer(content, np.uint8), n_pieces):
+                writer.write(piece.tobytes())
+        np.testing.assert_array_equal(loads.wait().values, expected)
+
+
+@pytest.mark.parametrize("codec", ["zstd", "blosc", "none"])
+@pytest.mark.parametrize("chunks", [(1, 70_000), (1, 40_000)])
+def test_files_larger_than_the_buffer_are_read_whole(tmp_path, codec, chunks):
+    noise = np.random.default_rng(0).integers(0, 2**62, (3, 70_000))
+    store = make_store({"t": noise}, chunks=chunks, codec=codec, path=tmp_path)
+    assert (tmp_path / "t/c/0/0").stat().st_size > 300_000
+    np.testing.assert_array_equal(load(store).values, noise)
+
+
+def test_file_of_exactly_the_size_of_the_buffer_is_read_whole(tmp_path):
+    values = np.arange(2 * 65_536, dtype="u1").reshape(2, 65_536)
+    store = make_store({"t": values}, chunks=(1, 40_000), codec="none", path=tmp_path)
+    (tmp_path / "t/c/0/0").write_bytes(bytes(65_536))
+    loads = load(store)
+    assert isinstance(loads.errors[0], DecodeError)
+    np.testing.assert_array_equal(loads.slots[1][0], values[1])
+
+
+@pytest.mark.parametrize("chunks", [(2, 3), (2, 2)], ids=["straight", "scratch"])
+@pytest.mark.parametrize("change", [-1, 1, 4, 100_000])
+def test_plain_file_of_another_size_is_a_decode_error(tmp_path, chunks, change):
+    store = folder(tmp_path, chunks=chunks)
+    path = tmp_path / "t/c/1/0"
+    content = path.read_bytes()
+    changed = content[:change] if change < 0 else content + bytes(change)
+    path.write_bytes(changed)
+    loads = load(store)
+    assert list(loads.errors) == [1]
+    error = loads.errors[1]
+    assert isinstance(error, DecodeError)
+    assert f"{len(changed)} bytes are stored, {len(content)} decoded bytes expected" in str(error)
+    assert "'t/c/1/0'" in str(error)
+
+
+def test_folder_in_place_of_a_chunk_is_a_read_error(tmp_path):
+    store = folder(tmp_path)
+    path = tmp_path / "t/c/1/0"
+    path.unlink()
+    path.mkdir()
+    error = load(store).errors[1]
+    assert isinstance(error, ReadError)
+    assert isinstance(error.__cause__, IsADirectoryError)
+    for fact in ("'t'", "'t/c/1/0'", "(1, 0)"):
+        assert fact in str(error)
+
+
+def test_file_in_place_of_a_folder_is_a_read_error(tmp_path):
+    store = folder(tmp_path)
+    (tmp_path / "t/c/1/0").unlink()
+    (tmp_path / "t/c/1").rmdir()
+    (tmp_path / "t/c/1").touch()
+    error = load(store).errors[1]
+    assert isinstance(error, ReadError)
+    assert isinstance(error.__cause__, NotADirectoryError)
+
+
+@pytest.mark.skipif(hasattr(os, "geteuid") and os.geteuid() == 0, reason="root may read anything")
+def test_forbidden_file_is_a_read_error(tmp_path):
+    store = folder(tmp_path)
+    (tmp_path / "t/c/1/0").chmod(0)
+    error = load(store).errors[1]
+    assert isinstance(error.__cause__, PermissionError)
+
+
+def test_folder_given_by_a_relative_path_is_found(tmp_path, monkeypatch):
+    folder(tmp_path / "store")
+    monkeypatch.chdir(tmp_path)
+    store = LocalStore("store")
+    np.testing.assert_array_equal(load(store).values, zarr.open_array(store, path="t")[...])
+
+
+def test_read_past_a_damaged_chunk_leaves_no_bytes_of_it_behind(tmp_path):
+    """One thread reads a long chunk and then a short one into the same buffer."""
+    noise = np.random.default_rng(0).integers(0, 255, (2, 9000)).astype("u1")
+    store = make_store({"t": noise}, chunks=(1, 9000), path=tmp_path)
+    (tmp_path / "t/c/1/0").write_bytes((tmp_path / "t/c/1/0").read_bytes()[:-2000])
+    array = one_array(store)
+    with fetching(store, array, decode_threads=1) as fetcher:
+        loads = Loads(array)
+        fetcher.submit(loads.loads)
+        loads.wait()
+    assert isinstance(loads.errors[1], DecodeError)
+    np.testing.assert_array_equal(loads.slots[0][0], noise[0])
+
+
+def test_threads_have_buffers_of_their_own(tmp_path):
+    noise = np.random.default_rng(0).integers(0, 255, (40, 3000)).astype("u1")
+    store = make_store({"t": noise}, chunks=(1, 2000), path=tmp_path)
+    array = one_array(store)
+    with fetching(store, array, decode_threads=4) as fetcher:
+        loads = Loads(array)
+        halves = [
+            threading.Thread(target=fetcher.submit, args=(loads.loads[i::2],)) for i in (0, 1)
+        ]
+        for half in halves:
+            half.start()
+        for half in halves:
+            half.join()
+        np.testing.assert_array_equal(loads.wait().values, noise)

@@ -1,0 +1,172 @@
+"""Missing chunks of a wrong path are an error, those of sparse data are not."""
+
+import asyncio
+import json
+import threading
+
+import numpy as np
+import pytest
+import zarr
+from zarr.core.sync import sync
+from zarr.storage import MemoryStore, WrapperStore
+
+from tests.fake_stores import Lacks, NeverAnswers, RefusesListing, is_chunk
+from tests.fetch.loads import WAIT_S, Loads, fetching, one_array
+from torchdata_insitu.errors import GeometryError, ReadError
+from torchdata_insitu.fetch.chunk_fetcher import Cancelled, ChunkFetcher
+from torchdata_insitu.testing import make_store
+
+
+class CountsListing(WrapperStore):
+    n_listed = 0
+
+    async def list_prefix(self, prefix):
+        async for key in self._store.list_prefix(prefix):
+            self.n_listed += 1
+            yield key
+
+
+class CannotList(WrapperStore):
+    supports_listing = False
+
+
+class ListsForEver(WrapperStore):
+    is_listing = False
+    n_cancelled = 0
+
+    async def list_prefix(self, prefix):
+        self.is_listing = True
+        del prefix
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            self.n_cancelled += 1
+            raise
+        yield ""
+
+
+def check(store, name=None):
+    array = one_array(store, name=name)
+    with fetching(store, array) as fetcher:
+        fetcher.check_missing(array)
+
+
+@pytest.fixture(params=["memory", "folder"])
+def empty(request, tmp_path):
+    """An array whose chunks are nowhere."""
+    path = None if request.param == "memory" else tmp_path / "store"
+    store = make_store({"group/t": (4, 4), "u": (4, 4)}, chunks=(2, 2), path=path)
+    for row in "01":
+        for column in "01":
+            sync(store.delete(f"group/t/c/{row}/{column}"))
+    return store
+
+
+def test_array_without_any_chunk_is_a_wrong_path(empty):
+    with pytest.raises(ReadError) as caught:
+        check(empty, "group/t")
+    for fact in ("'group/t'", "'group/t/'", "'group/t/c/0/0'", "check the path"):
+        assert fact in str(caught.value)
+
+
+def test_metadata_documents_are_no_chunks(tmp_path):
+    store = make_store({"t": (4, 4)}, chunks=(2, 2), zarr_format=2, path=tmp_path)
+    for file in (tmp_path / "t").glob("?.?"):
+        file.unlink()
+    (tmp_path / "t" / ".DS_Store").touch()
+    assert (tmp_path / "t" / ".zarray").exists()
+    with pytest.raises(ReadError, match="no chunk below 't/'"):
+        check(store)
+
+
+def test_sparse_array_is_accepted(empty):
+    zarr.open_array(empty, path="group/t", mode="r+")[3, 3] = 1
+    check(empty, "group/t")
+
+
+@pytest.mark.parametrize("in_memory", [True, False])
+def test_keys_of_another_shape_are_named(tmp_path, in_memory):
+    """Chunks stored as 0/1 under metadata that lacks its separator."""
+    store = make_store(
+        {"t": (4, 4)},
+        chunks=(2, 2),
+        zarr_format=2,
+        path=None if in_memory else tmp_path,
+        chunk_key_encoding={"name": "v2", "separator": "/"},
+    )
+    from zarr.core.buffer import cpu, default_buffer_prototype
+
+    document = json.loads(sync(store.get("t/.zarray", default_buffer_prototype())).to_bytes())
+    del document["dimension_separator"]
+    sync(store.set("t/.zarray", cpu.Buffer.from_bytes(json.dumps(document).encode())))
+    assert (zarr.open_array(store, path="t")[...] == 0).all()
+    with pytest.raises(GeometryError) as caught:
+        check(store)
+    assert "'0.0'" in str(caught.value)
+    assert any(f"'{i}/{j}'" in str(caught.value) for i in "01" for j in "01")
+
+
+def test_listing_stops_at_the_first_chunk():
+    store = CountsListing(make_store({"t": (200, 2)}, chunks=(1, 2)))
+    array = one_array(store)
+    with fetching(store, array) as fetcher:
+        store.n_listed = 0
+        fetcher.check_missing(array)
+    assert store.n_listed <= 2
+
+
+@pytest.mark.parametrize("refuses", [RefusesListing, CannotList])
+def test_store_that_cannot_be_listed_is_not_believed(refuses):
+    metadata = make_store({"t": (4, 4), "u": (4, 4)}, chunks=(2, 2))
+    store = refuses(Lacks(metadata, lambda key: is_chunk(key) and key.startswith("t/")))
+    t, u = one_array(store, name="t"), one_array(store, name="u")
+    with fetching(store, t, u) as fetcher:
+        with pytest.raises(ReadError, match="cannot be listed"):
+            fetcher.check_missing(t)
+        loads = Loads(u)
+        fetcher.submit(loads.loads)
+        loads.wait()
+        fetcher.check_missing(t)
+
+
+def test_hit_of_the_array_itself_is_no_hit_of_another():
+    store = RefusesListing(make_store({"t": (4, 4)}, chunks=(2, 2)))
+    array = one_array(store)
+    with fetching(store, array) as fetcher:
+        loads = Loads(array)
+        fetcher.submit(loads.loads)
+        loads.wait()
+        with pytest.raises(ReadError):
+            fetcher.check_missing(array)
+
+
+def test_root_array_is_looked_for_in_the_whole_store():
+    store = MemoryStore()
+    zarr.create_array(store, shape=(4, 4), chunks=(2, 2), dtype="f4")
+    with pytest.raises(ReadError, match="no chunk below ''"):
+        check(store)
+    zarr.open_array(store, mode="r+")[...] = np.ones((4, 4))
+    check(store)
+
+
+def test_listing_that_never_ends_is_left_by_close():
+    store = ListsForEver(NeverAnswers(make_store({"t": (4, 4)}, chunks=(2, 2))))
+    array = one_array(store, name="t")
+    fetcher = ChunkFetcher(store, [array])
+    raised = []
+
+    def checks():
+        try:
+            fetcher.check_missing(array)
+        except Cancelled as error:
+            raised.append(error)
+
+    thread = threading.Thread(target=checks)
+    thread.start()
+    while not store.is_listing:
+        sync(asyncio.sleep(0))
+    fetcher.close()
+    thread.join(WAIT_S)
+    assert len(raised) == 1
+    while not store.n_cancelled:
+        sync(asyncio.sleep(0))

@@ -1,0 +1,1 @@
+"""From a store's bytes to decoded chunks: stores, requests, reads, decoding."""

@@ -1,0 +1,90 @@
+"""The threads that decode, and the queue that feeds them."""
+
+import threading
+from collections import deque
+from collections.abc import Callable, Sequence
+
+from torchdata_insitu.fetch.chunk_job import ChunkJob
+
+
+class _Crew:
+    """The threads started between two stops."""
+
+    __slots__ = ("is_leaving", "n_idle", "threads")
+
+    def __init__(self) -> None:
+        self.is_leaving = False
+        self.n_idle = 0
+        self.threads: list[threading.Thread] = []
+
+
+class DecodeThreads:
+    """A queue of jobs and up to `n_threads` daemon threads, started as jobs need them.
+
+    Threads refer to this object and to `perform`, never to the fetcher whose collection ends them.
+    """
+
+    def __init__(self, n_threads: int, perform: Callable[[ChunkJob], None]) -> None:
+        self.n_threads = n_threads
+        self._perform = perform
+        self._queue: deque[ChunkJob] = deque()
+        self._changed = threading.Condition(threading.Lock())
+        self._crew = _Crew()
+
+    def put(self, jobs: Sequence[ChunkJob]) -> None:
+        """Queue jobs and wake as many threads; never blocks.
+
+        Raises:
+            RuntimeError: No thread is there and none could be started; no job was queued.
+        """
+        with self._changed:
+            threads = self._crew.threads
+            lacking = len(self._queue) + len(jobs) - self._crew.n_idle
+            for _ in range(min(lacking, self.n_threads - len(threads))):
+                thread = threading.Thread(
+                    target=self._work,
+                    args=(self._crew,),
+                    name=f"insitu-decode-{len(threads)}",
+                    daemon=True,
+                )
+                try:
+                    thread.start()
+                except RuntimeError:
+                    if not threads:
+                        raise
+                    break
+                threads.append(thread)
+            self._queue.extend(jobs)
+            self._changed.notify(len(jobs))
+
+    def take(self) -> list[ChunkJob]:
+        """Remove and return the jobs that no thread has begun."""
+        with self._changed:
+            jobs = list(self._queue)
+            self._queue.clear()
+        return jobs
+
+    def dismiss(self) -> list[threading.Thread]:
+        """Let every thread leave after the job it is at, and return them to be joined.
+
+        A later `put` starts others.
+        """
+        with self._changed:
+            crew, self._crew = self._crew, _Crew()
+            crew.is_leaving = True
+            self._changed.notify_all()
+        return crew.threads
+
+    def _work(self, crew: _Crew) -> None:
+        while True:
+            with self._changed:
+                while not self._queue and not crew.is_leaving:
+                    crew.n_idle += 1
+                    self._changed.wait()
+                    crew.n_idle -= 1
+                if crew.is_leaving:
+                    return
+                job = self._queue.popleft()
+            self._perform(job)
+            # The next wait may be long, and a job holds a slot and whatever `done` is bound to.
+            del job

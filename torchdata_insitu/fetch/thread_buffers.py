@@ -1,0 +1,39 @@
+"""Memory that a decode thread uses again and again."""
+
+import threading
+
+import numpy as np
+from numpy.typing import NDArray
+
+_HEADROOM = 4096
+
+
+class ThreadBuffers(threading.local):
+    """Two byte buffers per thread: what a read fills, and what a codec fills.
+
+    Reused because the first touch of memory is slow. Both grow to the largest stored chunk seen and
+    end with the thread.
+    """
+
+    def __init__(self) -> None:
+        self._encoded: NDArray[np.uint8] = np.empty(0, np.uint8)
+        self._decoded: NDArray[np.uint8] = np.empty(0, np.uint8)
+
+    def encoded(self, n_bytes: int, *, keep: int = 0) -> NDArray[np.uint8]:
+        """A buffer for at least `n_bytes` of stored bytes.
+
+        Args:
+            n_bytes: Bytes it must hold.
+            keep: Bytes at its beginning that a larger buffer takes over.
+        """
+        if self._encoded.size < n_bytes:
+            larger = np.empty(n_bytes + _HEADROOM, np.uint8)
+            larger[:keep] = self._encoded[:keep]
+            self._encoded = larger
+        return self._encoded
+
+    def decoded(self, n_bytes: int) -> NDArray[np.uint8]:
+        """Scratch of exactly `n_bytes` for one decoded stored chunk."""
+        if self._decoded.size < n_bytes:
+            self._decoded = np.empty(n_bytes, np.uint8)
+        return self._decoded[:n_bytes]
