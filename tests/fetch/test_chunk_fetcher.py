@@ -610,3 +610,17 @@ def test_group_below_the_root_and_root_array_have_their_keys():
     root = MemoryStore()
     zarr.create_array(root, data=np.arange(12).reshape(4, 3), chunks=(2, 2))
     np.testing.assert_array_equal(load(root).values, zarr.open_array(root)[...])
+
+
+def test_what_was_decided_before_a_close_does_not_start_the_readers_again(tiled):
+    array = one_array(tiled)
+    with fetching(tiled, array) as fetcher:
+        generation = fetcher.generation
+        fetcher.close()
+        loads = Loads(array)
+        fetcher.submit(loads.loads, generation)
+        assert {type(error) for error in loads.errors.values()} == {Cancelled}
+        assert decode_threads() == []
+        later = Loads(array)
+        fetcher.submit(later.loads, fetcher.generation)
+        assert later.wait().errors == {}

@@ -19,7 +19,7 @@ def test_memory_is_used_again_when_nothing_refers_to_it():
     buffers = make()
     first = address(buffers.take())
     assert address(buffers.take()) == first
-    assert buffers.n_made == 1
+    assert buffers.n_made == 2
 
 
 KEEPERS = {
@@ -46,7 +46,7 @@ def test_memory_that_is_seen_outside_is_left_alone(keep):
     del other, kept
     gc.collect()
     assert address(buffers.take()) == first
-    assert buffers.n_made == 2
+    assert buffers.n_made == 3
 
 
 def test_reuse_can_be_turned_off(monkeypatch):
@@ -54,3 +54,20 @@ def test_reuse_can_be_turned_off(monkeypatch):
     buffers = make()
     first = buffers.take()
     assert address(buffers.take()) != address(first)
+
+
+def test_keeping_one_array_of_a_batch_does_not_keep_the_others():
+    buffers = make()
+    kept = [torch.from_numpy(buffers.take()["y"]) for _ in range(20)]
+    assert len({tensor.data_ptr() for tensor in kept}) == 20
+    assert buffers.n_made == 21
+
+
+def test_what_a_consumer_keeps_is_forgotten_and_not_searched():
+    buffers = make()
+    kept = [buffers.take() for _ in range(100)]
+    assert len({address(arrays) for arrays in kept}) == 100
+    del kept
+    for _ in range(20):
+        buffers.take()
+    assert buffers.n_made == 200

@@ -1,3 +1,5 @@
+import dataclasses
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -5,6 +7,7 @@ from hypothesis import strategies as st
 
 from tests.planning.arrays import make_array
 from torchdata_insitu.errors import GeometryError, PlanError
+from torchdata_insitu.geometry.cf_packing import CFPacking
 from torchdata_insitu.planning.anchor_space import AnchorSpace
 from torchdata_insitu.planning.draw_space import DrawSpace
 from torchdata_insitu.planning.split import Split
@@ -142,10 +145,27 @@ def test_views_that_cannot_be_drawn_together_are_refused():
         AnchorSpace({"x": T2M, "y": make_array("b", 99, 24)})
 
 
+def test_an_array_read_in_two_ways_has_two_names():
+    twice = (
+        make_array("t2m", 100, 24),
+        dataclasses.replace(make_array("t2m", 100, 24), dtype=np.dtype("f8")),
+    )
+    assert AnchorSpace({"x": twice[0], "mask": twice[1]}).array_names == ("t2m#0", "t2m#1")
+
+
+def test_digests_tell_axes_and_packings_apart():
+    square = make_array("t2m", 100, 24, field=(100,), field_chunks=(24,))
+    turned = dataclasses.replace(square, sample_axis=1)
+    packing = CFPacking((np.float32(-1),), None, None, square.dtype, square.dtype)
+    packed = dataclasses.replace(square, cf=packing)
+    digests = {AnchorSpace({"x": array}).digest()["arrays"] for array in (square, turned, packed)}
+    assert len(digests) == 3
+
+
 def test_digests_never_change():
     assert AnchorSpace({"x": T2M.window(-1, 0)}).digest() == {
         "units": "c658736008778535",
-        "arrays": "f283f7d80833607a",
+        "arrays": "0fc07c1ced964fd1",
         "offsets": "eee19cf3bac9f7da",
     }
 

@@ -67,3 +67,15 @@ def test_only_the_cells_that_are_drawn_count():
 def test_a_chunk_longer_than_the_axis_is_one_cell():
     grid = grid_of(3, 8)
     assert (grid.edges.n_chunks, grid.reread) == (1, (1.0,))
+
+
+def test_a_cell_is_not_many_chunks_of_the_coarsest_array():
+    years = [make_array("a", 1_300_000, 365), make_array("b", 1_300_000, 366)]
+    grid = planning_edges(years)
+    assert (grid.common, grid.edges.largest) == (False, 366)
+
+
+def test_steps_whose_common_multiple_has_no_end():
+    primes = [1_000_003, 1_000_033, 1_000_037, 1_000_039, 1_000_081]
+    arrays = [make_array(str(step), 40_000_000, step) for step in primes]
+    assert planning_edges(arrays).edges.largest in primes

@@ -1,6 +1,7 @@
 import warnings
 from itertools import pairwise
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -223,9 +224,11 @@ def test_thirds_may_round_above_one():
 @pytest.mark.parametrize(
     "settings, named",
     [
-        ({"gap": -1}, "gap=-1"),
-        ({"gap": "no"}, "gap='no'"),
-        ({"gap": True}, "gap=True"),
+        ({"gap": -1}, 'gap, unless "auto", is -1'),
+        ({"gap": "no"}, "gap, .* not 'no'"),
+        ({"gap": True}, "gap, .* not True"),
+        ({"sample_range": [(0, 40), (60, 90)]}, r"one \(start, stop\).*60, 90"),
+        ({"contiguous": False, "gap": 0, "seed": 1.5}, "seed.*1.5"),
         ({"sample_range": (10, 10)}, r"\(10, 10\)"),
         ({"sample_range": (0, 2000)}, r"\(0, 2000\).*1000"),
         ({"sample_range": (0, 40)}, "2 cells.*3 ways"),
@@ -234,6 +237,12 @@ def test_thirds_may_round_above_one():
 def test_other_settings_are_checked(settings, named):
     with pytest.raises(PlanError, match=named):
         split_by_chunk({"x": T2M}, THREE, **settings)
+
+
+def test_integers_of_numpy_are_integers():
+    settings = {"contiguous": False, "gap": np.int64(0), "seed": np.int64(3)}
+    plain = split_by_chunk({"x": T2M}, THREE, contiguous=False, gap=0, seed=3)
+    assert split_by_chunk({"x": T2M}, THREE, **settings) == plain
 
 
 def test_views_are_checked():

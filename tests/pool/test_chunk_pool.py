@@ -44,7 +44,14 @@ def keys(*runs, source=A):
 
 def open_pass(pool, loads, *, name="train", floor=2, slots=None):
     slots = slots or {A: shape()}
-    return pool.open_pass(name, slots, dict.fromkeys(slots, floor), loads, block_chunks=8)
+    return pool.open_pass(
+        name,
+        slots,
+        dict.fromkeys(slots, floor),
+        loads,
+        block_chunks=8,
+        fitting_block=lambda n_bytes: n_bytes // (SLOT // 4),
+    )
 
 
 def test_leased_chunks_hold_their_own_rows():
@@ -221,7 +228,9 @@ def test_an_abandoned_load_nobody_waits_for_frees_its_slot():
 def test_memory_moves_between_arenas():
     slots = {A: shape("a"), B: shape("b")}
     pool, loads = ChunkPool(4 * SLOT), Loads()
-    mine = pool.open_pass("train", slots, {A: 1, B: 1}, loads, block_chunks=1)
+    mine = pool.open_pass(
+        "train", slots, {A: 1, B: 1}, loads, block_chunks=1, fitting_block=lambda _: 0
+    )
     mine.request(keys(0, 1, 2, 3))
     loads.land_all()
     mine.release(keys(0, 1, 2))
@@ -236,7 +245,9 @@ def test_memory_moves_between_arenas():
 def test_returned_pages_are_not_those_of_a_neighbour():
     big = SlotShape("a", 1, (1000,), "<f4", 4, 8)
     pool, loads = ChunkPool(8 * big.slot_bytes), Loads()
-    mine = pool.open_pass("train", {A: big}, {A: 1}, loads, block_chunks=1)
+    mine = pool.open_pass(
+        "train", {A: big}, {A: 1}, loads, block_chunks=1, fitting_block=lambda _: 0
+    )
     mine.request(keys(*range(8)))
     loads.land_all()
     mine.release(keys(1, 3, 6))
@@ -250,7 +261,9 @@ def test_returned_pages_are_not_those_of_a_neighbour():
 def test_arrays_with_equal_rows_share_a_region():
     slots = {A: shape("a", rows=2), B: shape("b", rows=5)}
     pool, loads = ChunkPool(100 * SLOT), Loads()
-    mine = pool.open_pass("train", slots, {A: 1, B: 1}, loads, block_chunks=1)
+    mine = pool.open_pass(
+        "train", slots, {A: 1, B: 1}, loads, block_chunks=1, fitting_block=lambda _: 0
+    )
     mine.request(keys(1) + keys(2, source=B))
     loads.land_all()
     assert pool.region(A) is pool.region(B)
@@ -307,3 +320,47 @@ def test_random_passes_never_get_stuck_and_always_read_their_own_rows():
         mine.release(wanted)
         assert pool.charged_bytes <= 6 * SLOT
     assert pool.n_resident == 0
+
+
+def test_a_pass_that_starts_takes_back_what_another_read_ahead():
+    pool, loads, others = ChunkPool(4 * SLOT), Loads(), Loads()
+    mine = open_pass(pool, loads)
+    first, second = mine.request(keys(0, 1)), mine.request(keys(2, 3))
+    loads.land_all()
+    mine.claim(first)
+    theirs = open_pass(pool, others, name="val")
+    theirs.request(keys(8, 9))
+    assert [fill.key.sample_run for fill in others.fills] == [8, 9]
+    assert (second.n_left, [key.sample_run for key, _ in mine.queue]) == (2, [2, 3])
+    others.land_all()
+    theirs.close()
+    assert [fill.key.sample_run for fill in loads.fills] == [2, 3]
+    loads.land_all()
+    second.wait()
+    rows = pool.region(A).rows
+    assert [rows[row, 0] for row in mine.first_rows(keys(0, 1, 2, 3))] == [0, 1, 2, 3]
+
+
+def test_what_is_claimed_is_never_taken_back():
+    pool, loads = ChunkPool(4 * SLOT), Loads()
+    mine = open_pass(pool, loads)
+    first, second = mine.request(keys(0, 1)), mine.request(keys(2, 3))
+    loads.land_all()
+    mine.claim(first)
+    mine.claim(second)
+    open_pass(pool, Loads(), name="val")
+    assert mine.held_bytes == 4 * SLOT
+
+
+def test_a_load_taken_back_on_its_way_frees_its_slot_when_it_lands():
+    pool, loads, others = ChunkPool(4 * SLOT), Loads(), Loads()
+    mine = open_pass(pool, loads)
+    mine.claim(mine.request(keys(0, 1)))
+    mine.request(keys(2, 3))
+    theirs = open_pass(pool, others, name="val")
+    admission = theirs.request(keys(8, 9))
+    assert others.fills == []
+    loads.land_all()
+    others.land_all()
+    admission.wait()
+    assert pool.charged_bytes == 4 * SLOT

@@ -20,7 +20,7 @@ from torchdata_insitu.fetch.decode_threads import DecodeThreads
 from torchdata_insitu.fetch.decoder import ChunkDecoder
 from torchdata_insitu.fetch.local_file_reader import LocalFileReader, local_root
 from torchdata_insitu.fetch.missing_chunks import MissingChunkCheck
-from torchdata_insitu.fetch.read_counts import ReadCounts
+from torchdata_insitu.fetch.read_counts import ArrayCounts, ReadCounts
 from torchdata_insitu.fetch.requests import RequestTable
 from torchdata_insitu.fetch.stores import store_text
 from torchdata_insitu.fetch.thread_buffers import ThreadBuffers
@@ -69,27 +69,46 @@ class ChunkFetcher:
     @property
     def n_reads(self) -> Counter[str]:
         """Stored chunks that the store was asked for, by array."""
-        return self._engine.counts.n_reads
+        return self._engine.counts.by_name("n_reads")
+
+    @property
+    def n_found(self) -> Counter[str]:
+        """Stored chunks whose bytes came, by array."""
+        return self._engine.counts.by_name("n_found")
 
     @property
     def n_missing(self) -> Counter[str]:
         """Stored chunks that were not in the store and were filled, by array."""
-        return self._engine.counts.n_missing
+        return self._engine.counts.by_name("n_missing")
+
+    def counts_of(self, array: ArrayGeometry) -> ArrayCounts:
+        """The counts of one array, whatever others have its name."""
+        return self._engine.counts.of(array)
 
     @property
     def bytes_read(self) -> int:
         """Stored bytes that came."""
         return self._engine.counts.bytes_read
 
-    def submit(self, loads: Sequence[ChunkLoad]) -> None:
+    @property
+    def generation(self) -> Generation:
+        """Stands for the time until the next `cancel` or `close`."""
+        return self._engine.generation
+
+    def submit(self, loads: Sequence[ChunkLoad], generation: Generation | None = None) -> None:
         """Read and decode chunks; returns at once and ends each with its `done`.
+
+        Args:
+            loads: The chunks.
+            generation: The one they were decided in; where it is over, they end at once as
+                cancelled and no thread is started. None for the present one.
 
         Raises:
             ClosedError: In a process forked from the one that made the fetcher; nothing is done.
             GeometryError: An array has no such chunk, or a slot is not one of its array; nothing is
                 done.
         """
-        self._engine.submit(loads)
+        self._engine.submit(loads, generation)
 
     def cancel(self) -> None:
         """End every load that is under way with `Cancelled`; later loads are not concerned.
@@ -118,6 +137,10 @@ class ChunkFetcher:
         """
         self._engine.check_missing(array)
 
+    def interrupt(self) -> None:
+        """End a listing of `check_missing` that is under way with `Cancelled`."""
+        self._engine.interrupt()
+
     def describe(self, array: ArrayGeometry) -> str:
         """One line: how the chunks of an array are read and decoded."""
         return self._engine.describe(array)
@@ -136,7 +159,7 @@ class _Engine:
         self._store = store
         self._pid = os.getpid()
         n_threads = cores_per_rank() if decode_threads is None else max(1, decode_threads)
-        self.counts = ReadCounts(array.name for array in arrays)
+        self.counts = ReadCounts(arrays)
         buffers = ThreadBuffers()
         self._tables = {array: RequestTable(array) for array in arrays}
         self._decoders = {array: ChunkDecoder(array, buffers) for array in arrays}
@@ -151,14 +174,14 @@ class _Engine:
         # Held while jobs enter queues and while they are taken out, never while they are ended.
         self._lock = threading.Lock()
         self._loads_lock = threading.Lock()
-        self._generation = Generation()
+        self.generation = Generation()
 
     @property
     def is_of_this_process(self) -> bool:
         """False in a forked child, where no such thread runs and a lock may be held for ever."""
         return os.getpid() == self._pid
 
-    def submit(self, loads: Sequence[ChunkLoad]) -> None:
+    def submit(self, loads: Sequence[ChunkLoad], generation: Generation | None) -> None:
         self._check_process()
         planned = []
         for load in loads:
@@ -168,12 +191,16 @@ class _Engine:
         jobs: list[ChunkJob] = []
         try:
             with self._lock:
+                own = self.generation if generation is None else generation
+                is_late = own.cancelled
                 for load, requests in planned:
-                    running = RunningLoad(load, len(requests), self._generation, self._loads_lock)
+                    running = RunningLoad(load, len(requests), own, self._loads_lock)
                     decoder = self._decoders[load.array]
                     jobs.extend(ChunkJob(running, request, decoder) for request in requests)
-                if jobs:
+                if jobs and not is_late:
                     self._reader.submit(jobs)
+            if is_late:
+                _end(jobs)
         except RuntimeError as cause:
             # No thread could be started, or Zarr's loop is closed: the process is on its way out.
             error = ReadError(f"nothing reads from {store_text(self._store)} any more: {cause}")
@@ -204,6 +231,10 @@ class _Engine:
         if self.is_of_this_process:
             call_on_zarr_loop(functools.partial(self.shut_down, join=False))
 
+    def interrupt(self) -> None:
+        if self.is_of_this_process:
+            self._missing.interrupt()
+
     def settle(self, timeout_s: float) -> None:
         if self.is_of_this_process and isinstance(self._reader, ZarrLoopReader):
             self._reader.settle(timeout_s)
@@ -211,7 +242,11 @@ class _Engine:
     def check_missing(self, array: ArrayGeometry) -> None:
         self._check_process()
         first_key = self._table(array).requests(0)[0].key
-        others = [name for name, n in self.counts.n_found.items() if n and name != array.name]
+        others = [
+            other.name
+            for other in self._tables
+            if other is not array and self.counts.of(other).n_found
+        ]
         self._missing.check(array, first_key, other_hit=others[0] if others else None)
 
     def describe(self, array: ArrayGeometry) -> str:
@@ -227,8 +262,8 @@ class _Engine:
         return table
 
     def _take_all(self) -> list[ChunkJob]:
-        self._generation.cancelled = True
-        self._generation = Generation()
+        self.generation.cancelled = True
+        self.generation = Generation()
         # The reader first: what it hands over meanwhile is then taken from the queue.
         return self._reader.take_waiting() + self._threads.take()
 

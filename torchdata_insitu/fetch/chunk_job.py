@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from torchdata_insitu.fetch.chunk_load import Cancelled, ChunkLoad
 from torchdata_insitu.fetch.decoder import ChunkDecoder
 from torchdata_insitu.fetch.requests import Request
+from torchdata_insitu.geometry.array_geometry import ArrayGeometry
 
 
 class Generation:
@@ -76,9 +77,9 @@ class ChunkJob:
         self.error: BaseException | None = None
 
     @property
-    def name(self) -> str:
-        """Name of the array."""
-        return self.running.load.array.name
+    def array(self) -> ArrayGeometry:
+        """The array."""
+        return self.running.load.array
 
     @property
     def out(self) -> NDArray[Any]:

@@ -66,16 +66,16 @@ class LocalFileReader:
         """
         request, decoder, out = job.request, job.decoder, job.out
         raw = decoder.raw_target(request, out)
-        self._counts.asked(job.name)
+        self._counts.asked(job.array)
         try:
             # As Zarr joins them: a key is a relative path with forward slashes.
             file = os.open(f"{self._root}/{request.key}", os.O_RDONLY | os.O_CLOEXEC)
         except FileNotFoundError:
-            self._counts.missed(job.name)
+            self._counts.missed(job.array)
             decoder.missing(request, out)
             return
         except OSError as cause:
-            raise read_error(job.running.load.array, request, cause) from cause
+            raise read_error(job.array, request, cause) from cause
         payload: NDArray[np.uint8] | None = None
         try:
             if raw is None:
@@ -84,10 +84,10 @@ class LocalFileReader:
             else:
                 n_bytes = _fill(file, raw)
         except OSError as cause:
-            raise read_error(job.running.load.array, request, cause) from cause
+            raise read_error(job.array, request, cause) from cause
         finally:
             os.close(file)
-        self._counts.found(job.name, n_bytes)
+        self._counts.found(job.array, n_bytes)
         if payload is not None:
             decoder.decode(payload, request, out)
         elif raw is not None and n_bytes == len(raw):

@@ -78,7 +78,9 @@ def store_text(store: Store) -> str:
     if isinstance(store, FsspecStore):
         protocol = store.fs.protocol
         scheme = protocol if isinstance(protocol, str) else protocol[0]
-        return without_secrets(f"{scheme}://{store.path}")
+        # An HTTP file system keeps the whole URL for its path.
+        path = store.path if "://" in store.path else f"{scheme}://{store.path}"
+        return without_secrets(path)
     if isinstance(store, ObjectStore):
         return _object_store_text(store.store)
     return type(store).__name__

@@ -96,13 +96,13 @@ class ZarrLoopReader:
             DecodeError: The bytes are not the stored chunk.
         """
         if job.error is not None:
-            raise read_error(job.running.load.array, job.request, job.error) from job.error
+            raise read_error(job.array, job.request, job.error) from job.error
         payload, job.payload = job.payload, None
         if payload is None:
-            self._counts.missed(job.name)
+            self._counts.missed(job.array)
             job.decoder.missing(job.request, job.out)
         else:
-            self._counts.found(job.name, payload.size)
+            self._counts.found(job.array, payload.size)
             job.decoder.decode(payload, job.request, job.out)
 
     def settle(self, timeout_s: float) -> None:
@@ -125,7 +125,7 @@ class ZarrLoopReader:
             self._pump_is_due = False
             while self._backlog and self._n_tasks < self._max_inflight:
                 job = self._backlog.popleft()
-                self._counts.asked(job.name)
+                self._counts.asked(job.array)
                 task = loop.create_task(self._get(job.request.key))
                 task.add_done_callback(partial(self._come, job))
                 self._tasks[job] = task

@@ -12,9 +12,9 @@ __all__ = ["RowCopy"]
 class RowCopy:
     """Copies the rows of one view; arrays, offsets and draws all at once where they can be.
 
-    Arrays whose arenas share a region take one ``np.take`` for the whole batch. Arrays in several
+    Arrays whose arenas share a region take one `np.take` for the whole batch. Arrays in several
     regions (a stack whose parts another chain made resident before) take one each, through a
-    scratch that is kept, because ``np.take`` makes a fresh copy of an output that is not
+    scratch that is kept, because `np.take` makes a fresh copy of an output that is not
     contiguous.
     """
 
@@ -30,14 +30,14 @@ class RowCopy:
         """Copy rows into place.
 
         Args:
-            regions: for each array of the view, the rows of its region, ``(n_rows, *field)``.
-            rows: ``(n, n_offsets, n_arrays)`` int64, rows of those regions.
-            out: ``(n, n_offsets, n_arrays, *field)``, C-contiguous.
+            regions: for each array of the view, the rows of its region, `(n_rows, *field)`.
+            rows: `(n, n_offsets, n_arrays)` int64, rows of those regions.
+            out: `(n, n_offsets, n_arrays, *field)`, C-contiguous.
         """
         field = out.shape[3:]
         first = regions[0]
         if all(region is first for region in regions):
-            # "clip" only spares NumPy a buffered copy of ``out``: every row was looked up.
+            # "clip" only spares NumPy a buffered copy of `out`: every row was looked up.
             np.take(first, rows.reshape(-1), axis=0, out=out.reshape(-1, *field), mode="clip")
             return
         scratch = self._scratch_for(out)

@@ -21,8 +21,8 @@ class RowLookup:
         Args:
             name: name of the array, for messages.
             chunks: the chunks of its sample axis.
-            sample_runs: ``(n,)`` int64, the resident chunks in any order.
-            first_rows: ``(n,)`` int64, the row at which each of them starts.
+            sample_runs: `(n,)` int64, the resident chunks in any order.
+            first_rows: `(n,)` int64, the row at which each of them starts.
         """
         order = np.argsort(sample_runs)
         self._name = name
@@ -42,17 +42,17 @@ class RowLookup:
                 never returned in its place.
         """
         if len(self._sample_runs) == 0:
-            message = f"no chunk of array {self._name!r} is resident: the plan admitted none"
-            raise InSituError(message)
+            msg = f"no chunk of array {self._name!r} is resident: the plan admitted none"
+            raise InSituError(msg)
         wanted = self._chunks.chunk_of(samples)
         places = np.searchsorted(self._sample_runs, wanted)
         np.minimum(places, len(self._sample_runs) - 1, out=places)
         absent = self._sample_runs[places] != wanted
         if absent.any():
-            message = (
+            msg = (
                 f"chunk {int(wanted[absent][0])} of array {self._name!r} is not resident for "
                 f"sample {int(samples[absent][0])}: the plan did not admit it"
             )
-            raise InSituError(message)
+            raise InSituError(msg)
         rows: np.ndarray = samples + self._row_of_zero[places]
         return rows

@@ -113,11 +113,18 @@ class AnchorSpace:
 
     @property
     def array_names(self) -> tuple[str, ...]:
-        """Name of each array, with its store where two arrays have the same name."""
+        """Name of each array, with its store where two arrays have the same name.
+
+        Where that does not tell them apart either, as when an array is read both decoded and as it
+        is stored, they are numbered.
+        """
         names = [array.name for array in self.arrays]
+        full = [
+            f"{array.store}:{name}" if array.store and names.count(name) > 1 else name
+            for array, name in zip(self.arrays, names, strict=True)
+        ]
         return tuple(
-            f"{array.store}:{array.name}" if names.count(array.name) > 1 else array.name
-            for array in self.arrays
+            f"{name}#{number}" if full.count(name) > 1 else name for number, name in enumerate(full)
         )
 
     @property
@@ -140,11 +147,11 @@ class AnchorSpace:
 
     def chunks(self, units: NDArray[np.int64]) -> NDArray[np.int64]:
         """Distinct chunks that units read, `(n, 3)`, in the order of their first use."""
-        return _distinct(*self.unit_chunks(units))
+        return _distinct(self.unit_chunks(units)[1])
 
     def chunks_of_draws(self, draws: NDArray[np.int64]) -> NDArray[np.int64]:
         """Distinct chunks that anchors read, `(n, 3)`, in the order of their first use."""
-        return _distinct(*self._read(draws[:, 0], draws[:, 0] + 1))
+        return _distinct(self._read(draws[:, 0], draws[:, 0] + 1)[1])
 
     def chunks_bound(self, n_units: int) -> tuple[int, ...]:
         """Most chunks of each array that any `n_units` consecutive units read."""
@@ -164,7 +171,10 @@ class AnchorSpace:
         """Fingerprints of the units, the arrays and the offsets of the views."""
         numbers = {array: number for number, array in enumerate(self.arrays)}
         arrays = [
-            [array.store, array.path, list(array.field_shape), array.dtype.name]
+            [
+                *(array.store, array.path, array.sample_axis, list(array.field_shape)),
+                *(array.dtype.name, _packing(array)),
+            ]
             for array in self.arrays
         ]
         views = [
@@ -219,12 +229,17 @@ class AnchorSpace:
         return owner[by_owner], np.concatenate(rows)[by_owner]
 
 
-def _distinct(_: NDArray[np.int64], chunks: NDArray[np.int64]) -> NDArray[np.int64]:
+def _distinct(chunks: NDArray[np.int64]) -> NDArray[np.int64]:
     n_arrays = int(chunks[:, 0].max(initial=0)) + 1
     codes = chunks[:, 1] * n_arrays + chunks[:, 0]
     first = np.unique(codes, return_index=True)[1]
     first.sort()
     return chunks[first]
+
+
+def _packing(array: ArrayGeometry) -> list[Any] | None:
+    cf = array.cf
+    return None if cf is None else [[str(v) for v in cf.fill_values], cf.scale, cf.offset]
 
 
 def _digest(value: Any) -> str:

@@ -17,6 +17,7 @@ from torchdata_insitu.planning.rank_stream import TAILS, RankStream, steps_left,
 from torchdata_insitu.planning.reads import count_reads
 from torchdata_insitu.planning.run_lengths import RunLengths
 from torchdata_insitu.planning.segments import Segment, walk_segments
+from torchdata_insitu.planning.whole_number import whole_number
 
 
 @dataclass(frozen=True, eq=False)
@@ -69,8 +70,8 @@ class Plan:
         for name in ("block_chunks", "run_chunks", "batch_size"):
             value = getattr(self, name)
             if value is not None:
-                object.__setattr__(self, name, _count(name, value))
-        object.__setattr__(self, "seed", _whole("seed", self.seed))
+                object.__setattr__(self, name, whole_number(name, value, least=1))
+        object.__setattr__(self, "seed", whole_number("seed", self.seed))
         object.__setattr__(self, "shuffle", bool(self.shuffle))
         if self.run_chunks is None:
             run_chunks = max(1, self.block_chunks // 4) if self.space.has_offsets else 1
@@ -159,9 +160,9 @@ class Plan:
         """
         return Epoch(
             space=self.space,
-            order=self._order(_whole("epoch", number)),
+            order=self._order(whole_number("epoch", number)),
             shuffle_key=(self.seed, number) if self.shuffle else None,
-            n_lanes=_count("lanes", lanes),
+            n_lanes=whole_number("lanes", lanes, least=1),
             block_chunks=self.block_chunks,
         )
 
@@ -231,7 +232,7 @@ class Plan:
             self.lengths,
             block_chunks=self.block_chunks,
             run_chunks=self._run_chunks if self.shuffle else None,
-            n_lanes=_count("lanes", lanes),
+            n_lanes=whole_number("lanes", lanes, least=1),
             rank=rank,
             world_size=world_size,
         )
@@ -285,18 +286,3 @@ def _check_rank(rank: int, world_size: int) -> None:
     if not 0 <= rank < world_size:
         msg = f"rank {rank} of {world_size}: ranks count from 0 to world_size - 1"
         raise PlanError(msg)
-
-
-def _whole(name: str, value: object) -> int:
-    if isinstance(value, bool) or not isinstance(value, (int, np.integer)):
-        msg = f"{name} is a whole number, not {value!r}"
-        raise PlanError(msg)
-    return int(value)
-
-
-def _count(name: str, value: object) -> int:
-    number = _whole(name, value)
-    if number < 1:
-        msg = f"{name} is {number}: it must be at least 1"
-        raise PlanError(msg)
-    return number

@@ -11,6 +11,9 @@ from torchdata_insitu.geometry.chunk_grid import AxisChunks
 from torchdata_insitu.planning.sample_ranges import Ranges, as_ranges, cut_on_chunks
 
 _LEAST_UNITS_A_LANE = 4
+# A cell is the least that is resident at once. One of 365 x 366 samples, for years of two lengths,
+# would be the whole array. The limit is a constant, since the cells are part of the order.
+_MOST_CHUNKS_A_CELL = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,9 +44,10 @@ def planning_edges(
     """Find the cells to plan in.
 
     They are cut at the positions that are chunk edges of every array. If that leaves fewer than
-    four cells a lane, or a cell above the budget, the chunks of the coarsest array are the cells,
-    and the others are read again where a cell cuts their chunks. A fine grid would be worse: chunks
-    of 1 and of 30 samples planned in cells of 1 read the larger ones up to 30 times.
+    four cells a lane, or a cell above the budget or of more than 16 chunks of the coarsest array,
+    the chunks of that array are the cells, and the others are read again where a cell cuts their
+    chunks. A fine grid would be worse: chunks of 1 and of 30 samples planned in cells of 1 read the
+    larger ones up to 30 times.
 
     The cells decide the draw order, so a plan that is to be resumed must not derive `lanes` or
     `budget_bytes` from the machine it runs on.
@@ -75,7 +79,8 @@ def planning_edges(
     if common.n_chunks < coarsest.n_chunks:
         too_few = len(cut_on_chunks(common, drawn)) < _LEAST_UNITS_A_LANE * lanes
         cell_bytes = min(common.largest, length) * sum(array.sample_bytes for array in arrays)
-        if too_few or (budget_bytes is not None and cell_bytes > budget_bytes):
+        too_large = common.largest > _MOST_CHUNKS_A_CELL * coarsest.largest
+        if too_few or too_large or (budget_bytes is not None and cell_bytes > budget_bytes):
             edges = coarsest
     cells = cut_on_chunks(edges, drawn)
     factors = {axis: _reread(axis, cells) for axis in chunks}
@@ -89,7 +94,9 @@ def planning_edges(
 def _common_edges(chunks: Sequence[AxisChunks]) -> AxisChunks:
     """Positions that are edges on every axis: multiples of every step, in every list of edges."""
     length = chunks[0].length
-    step = math.lcm(*(axis.step for axis in chunks if axis.step is not None))
+    # A step beyond the end is as good as the end, and keeps the multiple of all steps small.
+    steps = [min(axis.step, max(length, 1)) for axis in chunks if axis.step is not None]
+    step = min(math.lcm(*steps), max(length, 1))
     listed = [axis.all_edges() for axis in chunks if axis.step is None]
     if not listed:
         return AxisChunks.regular(length, step)

@@ -20,6 +20,7 @@ from torchdata_insitu.planning.sample_ranges import (
     union,
 )
 from torchdata_insitu.planning.split import Split, Splits
+from torchdata_insitu.planning.whole_number import whole_number
 
 type Gap = int | Literal["auto"]
 type NamedRange = tuple[str, int, int]
@@ -38,7 +39,7 @@ class SplitAxis:
         self.span = high - low
         # Where an anchor must lie for every view to be inside the array.
         self.valid = max(0, -low), self.length - max(0, high)
-        self.gap = self.span if gap == "auto" else _gap(gap)
+        self.gap = self.span if gap == "auto" else whole_number('gap, unless "auto",', gap, least=0)
 
     def splits(
         self,
@@ -132,10 +133,3 @@ def _without_gap(ranges: list[NamedRange], gap: int, *, may_lose_ranges: bool) -
             )
             raise PlanError(msg)
     return kept
-
-
-def _gap(gap: object) -> int:
-    if isinstance(gap, bool) or not isinstance(gap, int) or gap < 0:
-        msg = f'gap={gap!r} is neither "auto" nor a number of samples'
-        raise PlanError(msg)
-    return gap

@@ -17,6 +17,7 @@ from torchdata_insitu.planning.planning_grid import planning_edges
 from torchdata_insitu.planning.sample_ranges import Ranges, as_ranges, cut_on_chunks
 from torchdata_insitu.planning.split import Split, Splits
 from torchdata_insitu.planning.split_axis import Gap, NamedRange, SplitAxis
+from torchdata_insitu.planning.whole_number import whole_number
 
 __all__ = ["Split", "Splits", "split_by_chunk", "split_by_range"]
 
@@ -89,7 +90,7 @@ def split_by_chunk(
                 "use contiguous=True, nearer offsets, or gap=0"
             )
             raise PlanError(msg)
-        ranges = _deal(cells, shares, seed)
+        ranges = _deal(cells, shares, whole_number("seed", seed))
     return axis.splits(ranges, list(shares), edges=grid, may_lose_ranges=not contiguous)
 
 
@@ -185,12 +186,15 @@ def _deal(cells: Ranges, shares: Mapping[str, float], seed: int) -> list[NamedRa
 def _sample_range(sample_range: tuple[int, int] | None, length: int) -> Ranges:
     if sample_range is None:
         return as_ranges([(0, length)])
-    (pair,) = _pairs("sample_range", sample_range)
-    start, stop = pair
+    pairs = _pairs("sample_range", sample_range)
+    if len(pairs) != 1:
+        msg = f"sample_range is one (start, stop), not {sample_range!r}"
+        raise PlanError(msg)
+    start, stop = pairs[0]
     if not 0 <= start < stop <= length:
         msg = f"sample_range ({start}, {stop}) is empty or not within the {length} samples"
         raise PlanError(msg)
-    return as_ranges([pair])
+    return as_ranges(pairs)
 
 
 def _named(mapping: object, wanted: str) -> dict[str, Any]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 
 from torchdata_insitu.errors import ClosedError
+from torchdata_insitu.geometry.chunk_key import ChunkKey
 
 __all__ = ["Admission"]
 
@@ -12,21 +13,30 @@ __all__ = ["Admission"]
 class Admission:
     """What a segment still waits for.
 
-    The pool counts down under its lock and wakes the waiter afterwards; ``interrupt`` may come from
-    any thread. Each of the three ways out (all landed, one failed, interrupted) sets the same
-    event, so no wait can be left behind.
+    The pool counts under its lock and wakes the waiter afterwards; `interrupt` may come from any
+    thread. Each of the three ways out (all landed, one failed, interrupted) sets the same event, so
+    no wait can be left behind.
+
+    Until it is claimed, the pool may take leases back for a pass that starts: then `n_left` rises
+    again, and a wake-up that was on its way comes for nothing. `wait` therefore looks again.
+
+    Attributes:
+        n_left: chunks that are not readable yet.
+        error: the first one that kept a chunk from landing.
+        leased: chunks leased so far, in the order asked for.
+        is_claimed: whether a consumer relies on what is leased.
     """
 
-    __slots__ = ("_event", "_interrupted", "error", "n_left")
+    __slots__ = ("_event", "_interrupted", "error", "is_claimed", "leased", "n_left")
 
     def __init__(self, n_chunks: int) -> None:
-        """Wait for ``n_chunks`` chunks; none means ready at once."""
+        """Wait for `n_chunks` chunks; none means ready at once."""
         self.n_left = n_chunks
         self.error: BaseException | None = None
+        self.leased: list[ChunkKey] = []
+        self.is_claimed = False
         self._interrupted = False
         self._event = threading.Event()
-        if n_chunks == 0:
-            self._event.set()
 
     def count_down(self) -> bool:
         """One more chunk is readable; called under the pool's lock.
@@ -47,7 +57,7 @@ class Admission:
         self._event.set()
 
     def interrupt(self) -> None:
-        """End the wait with ``ClosedError``."""
+        """End the wait with `ClosedError`."""
         self._interrupted = True
         self._event.set()
 
@@ -55,12 +65,14 @@ class Admission:
         """Block until every chunk is readable.
 
         Raises:
-            ClosedError: ``interrupt`` was called.
+            ClosedError: `interrupt` was called.
             Exception: what kept a chunk from landing, as it was raised.
         """
-        self._event.wait()
+        while self.n_left and self.error is None and not self._interrupted:
+            self._event.wait()
+            self._event.clear()
         if self.error is not None:
             raise self.error
         if self._interrupted:
-            message = "the wait for chunks was interrupted: reset the node before asking again"
-            raise ClosedError(message)
+            msg = "the wait for chunks was interrupted: reset the node before asking again"
+            raise ClosedError(msg)

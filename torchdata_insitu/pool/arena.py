@@ -12,7 +12,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from torchdata_insitu.errors import BudgetError
 from torchdata_insitu.pool.chunk_source import SlotShape
+from torchdata_insitu.pool.memory_budget import text_of_bytes
 
 __all__ = ["Arena", "ArenaRegion", "reserve_arenas"]
 
@@ -21,17 +23,28 @@ _RESERVE = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | getattr(mmap, "MAP_NORESERVE"
 
 
 class ArenaRegion:
-    """Reserved address space for ``n_rows`` rows of one shape and data type.
+    """Reserved address space for `n_rows` rows of one shape and data type.
 
     Attributes:
-        rows: ``(n_rows, *field_shape)``, C-contiguous; only slots handed out by an arena may be
+        rows: `(n_rows, *field_shape)`, C-contiguous; only slots handed out by an arena may be
             read or written.
     """
 
     def __init__(self, n_rows: int, shape: SlotShape) -> None:
-        """Reserve without touching; no page costs memory until it is written."""
+        """Reserve without touching; no page costs memory until it is written.
+
+        Raises:
+            BudgetError: there is no such address space.
+        """
         size = n_rows * shape.row_bytes
-        self._map = mmap.mmap(-1, max(size, 1), flags=_RESERVE)
+        try:
+            self._map = mmap.mmap(-1, max(size, 1), flags=_RESERVE)
+        except OSError as cause:
+            msg = (
+                f"the system reserves no {text_of_bytes(size)} of address space for array "
+                f"{shape.name!r} ({cause}): lower budget_bytes, or raise the limit (ulimit -v)"
+            )
+            raise BudgetError(msg) from cause
         flat = np.frombuffer(self._map, dtype=np.uint8)
         if math.prod(shape.field_shape) == 0:
             self.rows = np.empty((n_rows, *shape.field_shape), np.dtype(shape.dtype))
@@ -50,22 +63,23 @@ class ArenaRegion:
 class Arena:
     """All slots of one chunk source: consecutive rows of a region.
 
-    Not safe for threads by itself: every call is made under the pool's lock.
+    A slot is fresh (never handed out), taken, idle (charged, for the next chunk) or returned
+    (without memory). Not safe for threads by itself: every call is made under the pool's lock.
 
     Attributes:
         shape: the memory one slot takes.
         region: where the rows live.
-        n_touched: slots that were handed out since they last had no memory; these are charged.
     """
 
     def __init__(self, region: ArenaRegion, first_row: int, shape: SlotShape, n_slots: int) -> None:
-        """Lay ``n_slots`` slots from ``first_row`` on."""
+        """Lay `n_slots` slots from `first_row` on."""
         self.region = region
         self.shape = shape
-        self.n_touched = 0
         self._first_row = first_row
-        # Popped from the end, so that low slots are touched first and stay in use.
-        self._untouched = list(range(n_slots - 1, -1, -1))
+        self._n_slots = n_slots
+        # Slots from here on are fresh: nothing is listed for them, however many there are.
+        self._n_begun = 0
+        self._returned: set[int] = set()
         self._idle: list[int] = []
 
     @property
@@ -75,41 +89,54 @@ class Arena:
 
     @property
     def has_untouched(self) -> bool:
-        """Whether a slot could be taken that has no memory yet."""
-        return bool(self._untouched)
+        """Whether a slot could be taken that has no memory."""
+        return bool(self._returned) or self._n_begun < self._n_slots
 
     def take_idle(self) -> int:
         """Take a slot whose memory is charged already: touching memory anew is slow."""
         return self._idle.pop()
 
     def take_untouched(self) -> int:
-        """Take a slot that has no memory yet; the pool charges it."""
-        self.n_touched += 1
-        return self._untouched.pop()
+        """Take a slot that has no memory; the pool charges it."""
+        if self._returned:
+            return self._returned.pop()
+        self._n_begun += 1
+        return self._n_begun - 1
 
     def put_back(self, slot: int) -> None:
         """Return a slot; its memory stays charged for the next chunk."""
         self._idle.append(slot)
 
     def return_idle_slot(self) -> int:
-        """Give one idle slot's pages back to the system.
+        """Give one idle slot's memory back to the system.
+
+        Only whole pages can be given back, so that the pages a slot shares with neighbours go when
+        the last of these is returned.
 
         Returns:
             The bytes that are no longer charged.
         """
         slot = self._idle.pop()
-        start = self.row(slot) * self.shape.row_bytes
-        self.region.return_pages(start, start + self.shape.slot_bytes)
-        self._untouched.append(slot)
-        self.n_touched -= 1
+        self._returned.add(slot)
+        near = -(-mmap.PAGESIZE // self.shape.slot_bytes)
+        first, stop = slot, slot + 1
+        while first > max(0, slot - near) and self._has_no_memory(first - 1):
+            first -= 1
+        while stop < min(self._n_slots, slot + 1 + near) and self._has_no_memory(stop):
+            stop += 1
+        row_bytes = self.shape.row_bytes
+        self.region.return_pages(self.row(first) * row_bytes, self.row(stop) * row_bytes)
         return self.shape.slot_bytes
+
+    def _has_no_memory(self, slot: int) -> bool:
+        return slot in self._returned or slot >= self._n_begun
 
     def row(self, slot: int) -> int:
         """Row of the region at which a slot starts."""
         return self._first_row + slot * self.shape.rows
 
     def memory(self, slot: int) -> np.ndarray:
-        """The slot's memory, ``(rows, *field_shape)``."""
+        """The slot's memory, `(rows, *field_shape)`."""
         start = self.row(slot)
         return self.region.rows[start : start + self.shape.rows]
 
@@ -122,7 +149,7 @@ def reserve_arenas(shapes: Sequence[SlotShape], limit_bytes: int) -> list[Arena]
         limit_bytes: no arena reserves more than this, for it could never fill more.
 
     Returns:
-        The arenas, in the order of ``shapes``.
+        The arenas, in the order of `shapes`.
     """
     groups: dict[tuple[tuple[int, ...], str], list[int]] = {}
     for number, shape in enumerate(shapes):

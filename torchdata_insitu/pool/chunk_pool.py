@@ -2,7 +2,7 @@
 
 Slot life: FREE -> FILLING -> READY -> FREE, or FILLING -> FREE when the load fails. Bytes of a slot
 are written only while it is FILLING and read only while it is READY under a lease. A slot leaves
-FILLING only when its last writer has left, which ``finish`` and ``abandon`` announce: cancelling a
+FILLING only when its last writer has left, which `finish` and `abandon` announce: cancelling a
 load never frees its slot.
 
 The lock is a leaf: under it there is no I/O, no user code and no wait. What has to be loaded or
@@ -10,7 +10,9 @@ woken is collected under the lock and acted upon after it.
 
 Why nothing deadlocks: a consumer releases the chunks of closing blocks before it waits for the next
 ones, so while a block is not admitted, every lease of its pass belongs to blocks that are open,
-which fit the floor; and a pass takes more than its floor only from what no other floor needs.
+which fit the floor; and a pass takes more than its floor only from what no other floor needs. What
+it read ahead into the floor of a pass that starts later is taken back from it then, since nobody
+relies on a lease before its segment is claimed.
 """
 
 from __future__ import annotations
@@ -71,12 +73,12 @@ class ChunkPool:
     """Resident chunks within a byte budget, shared by every chain that is given the pool.
 
     Args:
-        budget_bytes: bytes that slots may take; ``"50%"`` for a share of the memory free now;
-            ``"auto"`` for two blocks of every pass, at most half of the memory free now. Batches
+        budget_bytes: bytes that slots may take; `"50%"` for a share of the memory free now;
+            `"auto"` for two blocks of every pass, at most half of the memory free now. Batches
             are outside the budget.
 
     Raises:
-        BudgetError: ``budget_bytes`` is none of these.
+        BudgetError: `budget_bytes` is none of these.
 
     Example:
         >>> import torchdata_insitu as tdi
@@ -114,7 +116,7 @@ class ChunkPool:
 
     @property
     def budget_bytes(self) -> int:
-        """The budget; with ``"auto"`` what the passes so far made of it."""
+        """The budget; with `"auto"` what the passes so far made of it."""
         return self._budget_bytes
 
     @property
@@ -145,6 +147,7 @@ class ChunkPool:
         load: Callable[[Sequence[SlotFill]], None],
         *,
         block_chunks: int,
+        fitting_block: Callable[[int], int],
     ) -> PoolPass:
         """Start a pass: check its floor and reserve address space for its sources.
 
@@ -153,35 +156,37 @@ class ChunkPool:
             slots: the memory of one chunk, by source.
             floor: chunks of one block in every open lane, by source.
             load: called without the lock with slots to fill; must not block.
-            block_chunks: what the advice in an error starts from.
+            block_chunks: units in a block, for the advice in an error.
+            fitting_block: the most of them whose floor fits so many bytes, 0 if none does; called
+                for an error only.
 
         Raises:
             BudgetError: the floors of all live passes do not fit the budget.
         """
-        terms = {shape.name: (floor[s], shape.slot_bytes) for s, shape in slots.items()}
-        new = PoolPass(self, name, sum(n * size for n, size in terms.values()), load)
+        terms = [(shape.name, floor[s], shape.slot_bytes) for s, shape in slots.items()]
+        new = PoolPass(self, name, sum(n * size for _, n, size in terms), load)
+        with self._lock:
+            missing = [source for source in slots if source not in self._arenas]
+        arenas = reserve_arenas([slots[source] for source in missing], self._limit_bytes)
         with self._lock:
             budget = self._budget_with(new)
             needed = new.floor_bytes + sum(p.floor_bytes for p in self._passes)
             if needed <= budget:
                 self._budget_bytes = budget
-                missing = [source for source in slots if source not in self._arenas]
-                arenas = reserve_arenas([slots[s] for s in missing], self._limit_bytes)
-                self._arenas.update(zip(missing, arenas, strict=True))
+                for source, arena in zip(missing, arenas, strict=True):
+                    self._arenas.setdefault(source, arena)
                 self._passes.append(new)
+                self._take_back()
                 return new
             others = [f"{p.name!r} {text_of_bytes(p.floor_bytes)}" for p in self._passes]
-        left = budget - (needed - new.floor_bytes)
-        fitting = int(block_chunks * left / new.floor_bytes) if left > 0 else 0
-        lower = (
-            f"lower block_chunks from {block_chunks} to {fitting}" if fitting >= 1 else "use less"
-        )
-        message = (
+        fitting = fitting_block(budget - (needed - new.floor_bytes))
+        lower = f"lower block_chunks from {block_chunks} to {fitting}" if fitting else "read less"
+        msg = (
             f"the floors of the live passes need {text_of_bytes(needed)} but budget_bytes is "
             f"{text_of_bytes(budget)}: {'; '.join([floor_text(name, terms), *others])}; "
             f"{lower} or raise budget_bytes to {needed}"
         )
-        raise BudgetError(message)
+        raise BudgetError(msg)
 
     def _budget_with(self, new: PoolPass) -> int:
         if not self._is_auto:
@@ -198,9 +203,42 @@ class ChunkPool:
                 admission.interrupt()
                 return admission
             pool_pass.queue.extend((key, admission) for key in keys)
+            pool_pass.ahead.append(admission)
             self._pump(work)
         work.run()
         return admission
+
+    def claim(self, pool_pass: PoolPass, admission: Admission) -> None:
+        """Take nothing back any more of what `admission` leases."""
+        with self._lock:
+            admission.is_claimed = True
+            while pool_pass.ahead and pool_pass.ahead[0].is_claimed:
+                pool_pass.ahead.popleft()
+
+    def _take_back(self) -> None:
+        """Give room to the floors of all live passes, from what was read ahead.
+
+        Chunks go back to the head of their queue in draw order, the last one first.
+        """
+        excess = sum(p.reserved_bytes for p in self._passes) - self._budget_bytes
+        for pool_pass in self._passes:
+            for admission in reversed(pool_pass.ahead):
+                while excess > 0 and pool_pass.held_bytes > pool_pass.floor_bytes:
+                    if admission.is_claimed or not admission.leased:
+                        break
+                    before = pool_pass.reserved_bytes
+                    self._unadmit(pool_pass, admission)
+                    excess -= before - pool_pass.reserved_bytes
+
+    def _unadmit(self, pool_pass: PoolPass, admission: Admission) -> None:
+        key = admission.leased.pop()
+        resident = self._residents[key]
+        if (pool_pass, admission) in resident.waiters:
+            resident.waiters.remove((pool_pass, admission))
+        else:
+            admission.n_left += 1
+        pool_pass.queue.appendleft((key, admission))
+        self._drop_lease(pool_pass, key)
 
     def release(self, pool_pass: PoolPass, keys: Iterable[ChunkKey]) -> None:
         """Give back one lease of each chunk; a chunk nobody leases leaves memory."""
@@ -222,6 +260,7 @@ class ChunkPool:
             self._passes.remove(pool_pass)
             waiting = {id(a): a for _, a in pool_pass.queue}
             pool_pass.queue.clear()
+            pool_pass.ahead.clear()
             for key in list(pool_pass.leases):
                 resident = self._residents[key]
                 waiting.update((id(a), a) for p, a in resident.waiters if p is pool_pass)
@@ -276,6 +315,7 @@ class ChunkPool:
         if key not in pool_pass.leases:
             pool_pass.held_bytes += size
         pool_pass.leases[key] = pool_pass.leases.get(key, 0) + 1
+        admission.leased.append(key)
         resident.leases += 1
         if not resident.is_ready:
             resident.waiters.append((pool_pass, admission))
@@ -333,6 +373,7 @@ class ChunkPool:
                 for pool_pass, admission in waiters:
                     if error is not None:
                         admission.fail(error)
+                    admission.leased.remove(resident.key)
                     work.woken.append(admission)
                     while resident.key in pool_pass.leases:
                         self._drop_lease(pool_pass, resident.key)

@@ -15,7 +15,7 @@ class ChunkSource:
     changes a decoded value has to be part of one.
 
     Attributes:
-        store_id: the ``dataset_id`` given to ``open_store``, else a token of the store object.
+        store_id: the `dataset_id` given to `open_store`, else a token of the store object.
         array: path of the array inside its store.
         decode: digest of everything that turns stored bytes into rows (codecs, data type, CF
             packing, sample axis).
@@ -38,7 +38,7 @@ class SlotShape:
         name: name of the array, for messages.
         rows: rows of the longest chunk along the sample axis.
         field_shape: shape of one row.
-        dtype: NumPy's string of the native data type, ``"<f4"``.
+        dtype: NumPy's string of the native data type, `"<f4"`.
         item_bytes: bytes of one value.
         n_chunks: chunks the source has; no arena needs more slots.
     """

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
@@ -23,17 +23,17 @@ class SlotFill(Protocol):
 
     Attributes:
         key: the chunk.
-        out: the slot's memory, ``(rows, *field_shape)``.
+        out: the slot's memory, `(rows, *field_shape)`.
     """
 
     key: ChunkKey
     out: np.ndarray
 
     def finish(self, error: BaseException | None) -> None:
-        """The last writer left ``out``: with all rows in it, or with the error that kept them."""
+        """The last writer left `out`: with all rows in it, or with the error that kept them."""
 
     def abandon(self) -> None:
-        """The last writer left ``out`` and the load was cancelled: read again if waited for."""
+        """The last writer left `out` and the load was cancelled: read again if waited for."""
 
 
 class PoolPass:
@@ -47,6 +47,7 @@ class PoolPass:
         floor_bytes: what one block in every open lane needs; kept free for this pass.
         held_bytes: bytes of the chunks it leases.
         queue: chunks not admitted yet, in draw order.
+        ahead: what was asked for and not claimed yet, in draw order.
         leases: how often each chunk is leased.
         closed: whether the pass has ended.
     """
@@ -58,13 +59,14 @@ class PoolPass:
         floor_bytes: int,
         load: Callable[[Sequence[SlotFill]], None],
     ) -> None:
-        """Made by ``ChunkPool.open_pass`` only."""
+        """Made by `ChunkPool.open_pass` only."""
         self._pool = pool
         self.name = name
         self.floor_bytes = floor_bytes
         self.load = load
         self.held_bytes = 0
         self.queue: deque[tuple[ChunkKey, Admission]] = deque()
+        self.ahead: deque[Admission] = deque()
         self.leases: dict[ChunkKey, int] = {}
         self.closed = False
 
@@ -82,6 +84,10 @@ class PoolPass:
         """Queue chunks behind those asked for before, and start what there is room for."""
         return self._pool.request(self, keys)
 
+    def claim(self, admission: Admission) -> None:
+        """Rely on what was asked for: until then it is read-ahead, which a new pass may claim."""
+        self._pool.claim(self, admission)
+
     def release(self, keys: Iterable[ChunkKey]) -> None:
         """Give back one lease of each chunk."""
         self._pool.release(self, keys)
@@ -95,8 +101,8 @@ class PoolPass:
         self._pool.close_pass(self)
 
 
-def floor_text(name: str, terms: Mapping[str, tuple[int, int]]) -> str:
-    """A pass's floor with every term: ``'train' 1.2 GB (t2m 4 x 300 MB)``."""
-    total = sum(count * size for count, size in terms.values())
-    parts = " + ".join(f"{a} {count} x {text_of_bytes(size)}" for a, (count, size) in terms.items())
+def floor_text(name: str, terms: Sequence[tuple[str, int, int]]) -> str:
+    """A pass's floor with array, chunks and their size: `'train' 8 MB (t2m 4 x 2 MB)`."""
+    total = sum(count * size for _, count, size in terms)
+    parts = " + ".join(f"{array} {count} x {text_of_bytes(size)}" for array, count, size in terms)
     return f"{name!r} {text_of_bytes(total)} ({parts})"

@@ -1,0 +1,58 @@
+import mmap
+from pathlib import Path
+
+import pytest
+
+from torchdata_insitu.pool.arena import reserve_arenas
+from torchdata_insitu.pool.chunk_source import SlotShape
+
+
+def arena_of(slot_bytes, n_slots):
+    shape = SlotShape("a", 1, (slot_bytes,), "|u1", 1, n_slots)
+    return reserve_arenas([shape], limit_bytes=slot_bytes * n_slots)[0]
+
+
+def resident_pages():
+    return int(Path("/proc/self/statm").read_text().split()[1])
+
+
+@pytest.mark.parametrize("slot_bytes", [1000, 6000, 64_000])
+def test_returned_memory_goes_back_to_the_system(slot_bytes):
+    n_slots = (64 << 20) // slot_bytes
+    arena = arena_of(slot_bytes, n_slots)
+    slots = [arena.take_untouched() for _ in range(n_slots)]
+    for slot in slots:
+        arena.memory(slot)[:] = 1
+    full = resident_pages()
+    for slot in slots[::2] + slots[1::2]:
+        arena.put_back(slot)
+    assert sum(arena.return_idle_slot() for _ in slots) == n_slots * slot_bytes
+    assert full - resident_pages() > 0.9 * (64 << 20) / mmap.PAGESIZE
+
+
+@pytest.mark.parametrize("slot_bytes", [100, 1000, 6000])
+def test_returning_a_slot_leaves_its_neighbours_alone(slot_bytes):
+    arena = arena_of(slot_bytes, 200)
+    slots = [arena.take_untouched() for _ in range(100)]
+    for slot in slots:
+        arena.memory(slot)[:] = slot % 251
+    for slot in slots:
+        if slot % 7:
+            arena.put_back(slot)
+            arena.return_idle_slot()
+    for slot in slots[::7]:
+        assert (arena.memory(slot) == slot % 251).all()
+
+
+def test_a_returned_slot_is_taken_again_before_a_fresh_one():
+    arena = arena_of(8192, 4)
+    first = arena.take_untouched()
+    arena.put_back(first)
+    arena.return_idle_slot()
+    assert arena.take_untouched() == first
+
+
+def test_every_slot_can_be_taken_and_no_more():
+    arena = arena_of(100, 3)
+    assert sorted(arena.take_untouched() for _ in range(3)) == [0, 1, 2]
+    assert not arena.has_untouched

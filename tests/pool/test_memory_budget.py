@@ -1,0 +1,53 @@
+import pytest
+
+from torchdata_insitu.pool.memory_budget import (
+    _free_in_groups,
+    free_memory_bytes,
+    resolve_budget,
+    text_of_bytes,
+)
+
+
+def group(mount, name, limit, used, inactive_file=0):
+    folder = mount / name
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "memory.max").write_text(f"{limit}\n")
+    (folder / "memory.current").write_text(f"{used}\n")
+    (folder / "memory.stat").write_text(f"anon 7\ninactive_file {inactive_file}\n")
+
+
+def membership(tmp_path, text):
+    path = tmp_path / "membership"
+    path.write_text(text)
+    return path
+
+
+def test_every_group_on_the_way_to_the_root_limits(tmp_path):
+    mount = tmp_path / "mount"
+    group(mount, "job/step", "max", 10)
+    group(mount, "job", 1000, 400)
+    path = membership(tmp_path, "0::/job/step\n")
+    assert list(_free_in_groups(path, mount)) == [600]
+
+
+def test_files_kept_in_memory_without_use_are_free(tmp_path):
+    mount = tmp_path / "mount"
+    group(mount, "", 1000, 900, inactive_file=300)
+    assert list(_free_in_groups(membership(tmp_path, "0::/\n"), mount)) == [400]
+
+
+def test_no_group_is_no_limit(tmp_path):
+    assert list(_free_in_groups(tmp_path / "absent", tmp_path / "mount")) == []
+
+
+def test_a_share_is_of_what_is_free():
+    fixed, limit = resolve_budget("25%")
+    assert fixed == limit
+    assert 0 < fixed < free_memory_bytes() / 2
+
+
+@pytest.mark.parametrize(
+    "n_bytes,text", [(0, "0 B"), (999, "999 B"), (1000, "1 kB"), (2_085_120, "2.09 MB")]
+)
+def test_bytes_are_told_as_people_read_them(n_bytes, text):
+    assert text_of_bytes(n_bytes) == text
