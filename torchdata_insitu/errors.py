@@ -1,7 +1,7 @@
 """Every exception the library raises for a reason of its own.
 
 Each class takes one string, since torch rebuilds an exception that crosses a thread as
-`exc_type(message)`: facts go into the text. A text says what is wrong with both values, where it is
+`exc_type(msg)`: facts go into the text. A text says what is wrong with both values, where it is
 wrong, and what to do about it.
 
 Example:

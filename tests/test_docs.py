@@ -1,0 +1,22 @@
+"""The pages: every link inside the repository leads somewhere, no page is forgotten."""
+
+import pathlib
+import re
+
+import pytest
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
+LINK = re.compile(r"\]\((?!https?://|#)([^)#]+)")
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_links_lead_to_files(page):
+    dead = [link for link in LINK.findall(page.read_text()) if not (page.parent / link).exists()]
+    assert dead == []
+
+
+def test_every_decision_is_listed():
+    folder = ROOT / "docs/decisions"
+    listed = set(LINK.findall((folder / "index.md").read_text()))
+    assert listed == {page.name for page in folder.glob("0*.md")}

@@ -1,0 +1,56 @@
+"""Train in place on chunked N-d arrays with PyTorch.
+
+An existing Zarr archive becomes a shuffled, split-aware, rank-aware, exactly resumable stream of
+PyTorch batches, as a chain of `torchdata.nodes`.
+"""
+
+from torchdata_insitu import errors
+from torchdata_insitu.describe import describe
+from torchdata_insitu.fetch.stores import open_store
+from torchdata_insitu.geometry.array_geometry import ArrayGeometry
+from torchdata_insitu.geometry.view import View, stack
+from torchdata_insitu.loader import InSituLoader
+from torchdata_insitu.loader_stats import LoaderStats
+from torchdata_insitu.nodes.async_chunk_fetcher import AsyncChunkFetcher
+from torchdata_insitu.nodes.chunk_planner import ChunkPlanner
+from torchdata_insitu.nodes.chunk_pool_node import ChunkPoolNode
+from torchdata_insitu.nodes.gather_node import GatherNode
+from torchdata_insitu.nodes.pin_memory import PinMemory
+from torchdata_insitu.nodes.prefetcher import Prefetcher
+from torchdata_insitu.nodes.segment_node import SegmentNode
+from torchdata_insitu.pipeline import build_loader, open_arrays
+from torchdata_insitu.planning.plan import Plan
+from torchdata_insitu.planning.shuffle_quality import ShuffleQuality, shuffle_quality
+from torchdata_insitu.planning.split import Split, Splits
+from torchdata_insitu.planning.splits import split_by_chunk, split_by_range
+from torchdata_insitu.pool.chunk_pool import ChunkPool
+
+__version__ = "0.1.0.dev0"
+
+__all__ = [
+    "ArrayGeometry",
+    "AsyncChunkFetcher",
+    "ChunkPlanner",
+    "ChunkPool",
+    "ChunkPoolNode",
+    "GatherNode",
+    "InSituLoader",
+    "LoaderStats",
+    "PinMemory",
+    "Plan",
+    "Prefetcher",
+    "SegmentNode",
+    "ShuffleQuality",
+    "Split",
+    "Splits",
+    "View",
+    "build_loader",
+    "describe",
+    "errors",
+    "open_arrays",
+    "open_store",
+    "shuffle_quality",
+    "split_by_chunk",
+    "split_by_range",
+    "stack",
+]

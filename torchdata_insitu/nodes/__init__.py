@@ -1,0 +1,1 @@
+"""The chain as `torchdata.nodes`: one node a file."""

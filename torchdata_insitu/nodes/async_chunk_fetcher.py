@@ -1,0 +1,337 @@
+"""Asks for the chunks of segments ahead of the consumer, as far as the pool's budget reaches."""
+
+from __future__ import annotations
+
+import bisect
+import dataclasses
+import hashlib
+import weakref
+from collections import Counter, deque
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, ClassVar
+
+from torchdata.nodes import BaseNode
+
+from torchdata_insitu.errors import ClosedError, PlanError
+from torchdata_insitu.fetch.chunk_fetcher import Cancelled, ChunkFetcher
+from torchdata_insitu.fetch.chunk_load import ChunkLoad
+from torchdata_insitu.fetch.read_counts import ArrayCounts
+from torchdata_insitu.fetch.store_like import Store
+from torchdata_insitu.fetch.stores import store_id
+from torchdata_insitu.geometry.array_geometry import ArrayGeometry
+from torchdata_insitu.nodes.collection import when_collected
+from torchdata_insitu.nodes.cursor_node import SourcedNode
+from torchdata_insitu.nodes.segment_node import FetchedSegment
+from torchdata_insitu.planning.cursor import Cursor
+from torchdata_insitu.planning.plan import Plan
+from torchdata_insitu.planning.segments import Segment
+from torchdata_insitu.pool.admission import Admission
+from torchdata_insitu.pool.chunk_pool import ChunkPool
+from torchdata_insitu.pool.chunk_source import ChunkSource, SlotShape
+from torchdata_insitu.pool.pool_pass import PoolPass, SlotFill
+
+__all__ = ["AsyncChunkFetcher"]
+
+# With one segment queued behind the one that is waited for, a slot that falls free is taken at
+# once, before the consumer comes back.
+_MIN_SEGMENTS_AHEAD = 2
+# Chunks that are waited for, as a multiple of the requests that can be under way at once.
+_READS_AHEAD = 2
+
+
+class AsyncChunkFetcher(SourcedNode[FetchedSegment]):
+    """Reads and decodes the chunks of the coming segments, each once.
+
+    Segments are asked for in plan order until a chunk has to wait for a slot: read-ahead is what
+    the budget allows, and a consumer that stops stops the reading.
+
+    Args:
+        source: a `ChunkPlanner`, or `SegmentNode` over one.
+        store: the Zarr store, or one for each label that `open_arrays(..., store=label)` gave.
+        pool: where chunks are kept.
+        max_inflight: requests under way at once, for each store.
+        decode_threads: threads that decode; None for one per usable core.
+        name: what messages call this pass.
+
+    State:
+        The cursor of the next segment it hands out, not of the last one it asked for.
+
+    Threads:
+        Decode threads, started at the first `next` and ended by `shutdown` or collection.
+
+    Raises:
+        PlanError: an array's store is not among those given, or one store is given for arrays of
+            several.
+
+    Example:
+        >>> import torchdata_insitu as tdi
+        >>> from torchdata_insitu.testing import make_store
+        >>> store = make_store({"t2m": (12, 2, 3)}, chunks=(4, 2, 3))
+        >>> views = {"x": tdi.open_arrays(store)["t2m"]}
+        >>> planner = tdi.ChunkPlanner(views, batch_size=4, shuffle=False, block_chunks=1)
+        >>> node = tdi.AsyncChunkFetcher(planner, store, tdi.ChunkPool("10%"))
+        >>> item = next(node)
+        >>> item.admission.wait()
+        >>> len(item.segment.draws), node.n_reads["t2m"] >= 1
+        (4, True)
+        >>> node.shutdown()
+    """
+
+    _RUNTIME: ClassVar[dict[str, Any]] = {"_ahead": deque(), "_pass": None, "_finalizer": None}
+
+    def __init__(
+        self,
+        source: BaseNode[Segment],
+        store: Store | Mapping[str, Store],
+        pool: ChunkPool,
+        *,
+        max_inflight: int = 32,
+        decode_threads: int | None = None,
+        name: str = "loader",
+    ) -> None:
+        """Prepare the readers; nothing is read and no thread is started."""
+        super().__init__(source)
+        self.pool = pool
+        self.name = name
+        self.store = store
+        self.max_inflight = max_inflight
+        self.decode_threads = decode_threads
+        self._ahead: deque[tuple[Segment, Admission]] = deque()
+        self._ended = False
+        self._pass: PoolPass | None = None
+        self._finalizer: weakref.finalize[Any, Any] | None = None
+        self._prepare()
+
+    def _prepare(self) -> None:
+        by_label: dict[str | None, list[ArrayGeometry]] = {}
+        for array in self._arrays:
+            by_label.setdefault(array.store, []).append(array)
+        if len(by_label) > 1 and not isinstance(self.store, Mapping):
+            msg = (
+                f"the arrays are of {len(by_label)} stores, {sorted(map(str, by_label))}, but one "
+                "store is given: give a mapping with one for each of these labels"
+            )
+            raise PlanError(msg)
+        self._fetchers = {
+            label: ChunkFetcher(
+                _store_of(self.store, arrays[0]),
+                arrays,
+                max_inflight=self.max_inflight,
+                decode_threads=self.decode_threads,
+            )
+            for label, arrays in by_label.items()
+        }
+        self._sources = tuple(
+            _chunk_source(array, _store_of(self.store, array)) for array in self._arrays
+        )
+        self._by_source = dict(zip(self._sources, self._arrays, strict=True))
+
+    @property
+    def _arrays(self) -> tuple[ArrayGeometry, ...]:
+        return self.planner.arrays
+
+    @property
+    def n_reads(self) -> Counter[str]:
+        """Stored chunks asked for since the node was made, by array as `plan.reads` names it."""
+        return self._by_array(lambda counts: counts.n_reads)
+
+    @property
+    def n_missing(self) -> Counter[str]:
+        """Stored chunks that were absent and filled, by array."""
+        return self._by_array(lambda counts: counts.n_missing)
+
+    def _by_array(self, count: Callable[[ArrayCounts], int]) -> Counter[str]:
+        names = zip(self.planner.space.array_names, self._arrays, strict=True)
+        return +Counter({name: count(self._counts_of(array)) for name, array in names})
+
+    def _counts_of(self, array: ArrayGeometry) -> ArrayCounts:
+        return self._fetchers[array.store].counts_of(array)
+
+    @property
+    def bytes_read(self) -> int:
+        """Encoded bytes read since the node was made."""
+        return sum(f.bytes_read for f in self._fetchers.values())
+
+    def describe(self, array: ArrayGeometry) -> str:
+        """How an array is read and decoded, in one line."""
+        return self._fetchers[array.store].describe(array)
+
+    def check_missing(self, array: ArrayGeometry) -> None:
+        """Raise unless an array, if not a single chunk of it came so far, can be sparse data.
+
+        Raises:
+            ReadError: there is no chunk of the array at all: a wrong path or prefix.
+            GeometryError: there are chunks, under keys of another shape.
+            ClosedError: interrupted.
+        """
+        counts = self._counts_of(array)
+        if not counts.n_missing or counts.n_found:
+            return
+        try:
+            self._fetchers[array.store].check_missing(array)
+        except Cancelled as cause:
+            msg = "looking for chunks was interrupted: reset the node before asking again"
+            raise ClosedError(msg) from cause
+
+    def interrupt(self) -> None:
+        """End a listing of keys that `check_missing` waits for."""
+        for fetcher in self._fetchers.values():
+            fetcher.interrupt()
+
+    def _start(self, cursor: Cursor) -> None:
+        self._end_generation()
+        super()._start(cursor)
+        self._ended = False
+
+    def _end_generation(self) -> None:
+        # The pass is closed first: then no load that is cancelled is waited for and read again.
+        self._ahead.clear()
+        finalizer, self._finalizer = self._finalizer, None
+        if finalizer is not None:
+            finalizer()
+        self._pass = None
+
+    def _make(self) -> FetchedSegment:
+        self._fill()
+        if not self._ahead or self._pass is None:
+            raise StopIteration
+        segment, admission = self._ahead.popleft()
+        self._pass.claim(admission)
+        self._fill()
+        is_last = self._ended and not self._ahead
+        return FetchedSegment(segment, admission, self._pass, self._sources, is_last)
+
+    def _fill(self) -> None:
+        while not self._ended and (
+            len(self._ahead) < _MIN_SEGMENTS_AHEAD or self._pass is None or self._wants_more()
+        ):
+            try:
+                segment = next(self.source)
+            except StopIteration:
+                self._ended = True
+                break
+            keys = [key._replace(source=self._sources[key.source]) for key in segment.admit]
+            self._ahead.append((segment, self._live_pass().request(keys)))
+
+    def _wants_more(self) -> bool:
+        # A budget that holds the whole epoch is no reason to plan it all before the first batch:
+        # the reads stay busy with less, and there is a next time.
+        if self._pass is None or self._pass.has_queue:
+            return False
+        n_awaited = sum(admission.n_left for _, admission in self._ahead)
+        return n_awaited < _READS_AHEAD * self.max_inflight
+
+    def _live_pass(self) -> PoolPass:
+        if self._pass is None:
+            plan = self.planner.plan
+            lanes = (self._cursor or self.planner.first_cursor()).lanes
+            floor = self._floor(plan, lanes)
+            fetchers, by_source = self._fetchers, self._by_source
+            generations = {label: f.generation for label, f in fetchers.items()}
+
+            # A plain function over plain values: neither the pool nor a thread that runs it keeps
+            # this node alive.
+            def load(fills: Sequence[SlotFill]) -> None:
+                loads: dict[str | None, list[ChunkLoad]] = {}
+                for fill in fills:
+                    array = by_source[fill.key.source]  # type: ignore[index]
+                    loads.setdefault(array.store, []).append(_chunk_load(array, fill))
+                for label, items in loads.items():
+                    fetchers[label].submit(items, generations[label])
+
+            self._pass = self.pool.open_pass(
+                self.name,
+                {s: _slot_shape(a) for s, a in self._by_source.items()},
+                floor,
+                load,
+                block_chunks=plan.block_chunks,
+                fitting_block=lambda n_bytes: self._fitting_block(n_bytes, lanes),
+            )
+            self._finalizer = when_collected(self, _end_pass, self._pass, tuple(fetchers.values()))
+        return self._pass
+
+    def _floor(self, plan: Plan, lanes: int) -> Counter[ChunkSource]:
+        # Added up, for two arrays of a loader may be the same one opened twice.
+        floor: Counter[ChunkSource] = Counter()
+        bounds = plan.floor_chunks(*self.planner.ranks, lanes)
+        for source, n_chunks in zip(self._sources, bounds, strict=True):
+            floor[source] += n_chunks
+        return floor
+
+    def _fitting_block(self, n_bytes: int, lanes: int) -> int:
+        """The most `block_chunks` whose floor fits, 0 if none does."""
+
+        def fits(block_chunks: int) -> bool:
+            plan = dataclasses.replace(self.planner.plan, block_chunks=block_chunks)
+            floor = self._floor(plan, lanes)
+            return sum(n * self._by_source[s].chunk_bytes for s, n in floor.items()) <= n_bytes
+
+        sizes = range(1, self.planner.plan.block_chunks + 1)
+        return bisect.bisect_left(sizes, 1, key=lambda size: not fits(size))
+
+    def _stop(self) -> None:
+        self._end_generation()
+        self._ended = True
+        for fetcher in self._fetchers.values():
+            fetcher.close()
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Without readers; a copy makes its own."""
+        state = super().__getstate__()
+        state["_ahead"] = deque()
+        for runtime in ("_fetchers", "_sources", "_by_source"):
+            del state[runtime]
+        return state
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Make readers anew."""
+        super().__setstate__(state)
+        self._prepare()
+
+
+def _end_pass(pool_pass: PoolPass, fetchers: Sequence[ChunkFetcher]) -> None:
+    pool_pass.close()
+    for fetcher in fetchers:
+        fetcher.cancel()
+
+
+def _chunk_load(array: ArrayGeometry, fill: SlotFill) -> ChunkLoad:
+    def done(_load: ChunkLoad, error: BaseException | None) -> None:
+        if isinstance(error, Cancelled):
+            fill.abandon()
+            return
+        if error is not None:
+            first, stop = array.sample_chunks.bounds(fill.key.sample_run)
+            error.add_note(f"needed for the samples {first} to {stop - 1} of array {array.name!r}")
+        fill.finish(error)
+
+    return ChunkLoad(array, fill.key.sample_run, fill.key.field_tile, fill.out, done)
+
+
+def _store_of(store: Store | Mapping[str, Store], array: ArrayGeometry) -> Store:
+    if not isinstance(store, Mapping):
+        return store
+    if array.store is None or array.store not in store:
+        msg = (
+            f"array {array.name!r} is of store {array.store!r}, but the stores given are "
+            f"{sorted(store)}: open it with open_arrays(..., store=...) under one of these names"
+        )
+        raise PlanError(msg)
+    return store[array.store]
+
+
+def _chunk_source(array: ArrayGeometry, store: Store) -> ChunkSource:
+    decode = f"{array.metadata}|{array.sample_axis}|{array.cf!r}|{array.dtype.str}"
+    digest = hashlib.blake2b(decode.encode(), digest_size=8).hexdigest()
+    return ChunkSource(store_id(store), array.path, digest)
+
+
+def _slot_shape(array: ArrayGeometry) -> SlotShape:
+    return SlotShape(
+        name=array.name,
+        rows=array.rows_per_chunk,
+        field_shape=array.field_shape,
+        dtype=array.dtype.str,
+        item_bytes=array.dtype.itemsize,
+        n_chunks=array.n_chunks,
+    )

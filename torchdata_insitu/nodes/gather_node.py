@@ -1,0 +1,202 @@
+"""Turns resident segments into batches: the cut where draws become samples."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+from torch import Tensor
+from torchdata.nodes import BaseNode
+
+from torchdata_insitu.errors import PlanError
+from torchdata_insitu.gather.batch_buffers import BatchBuffers
+from torchdata_insitu.gather.row_copy import RowCopy
+from torchdata_insitu.nodes.cursor_node import SourcedNode
+from torchdata_insitu.nodes.segment_node import ResidentSegment
+from torchdata_insitu.planning.cursor import Cursor
+
+Batch = dict[str, Tensor]
+
+__all__ = ["GatherNode"]
+
+VALID = "valid"
+
+
+class GatherNode(SourcedNode["Batch"]):
+    """Copies drawn rows out of slots into batches.
+
+    A batch is a plain dictionary of tensors in native byte order, C-contiguous, writable, that
+    never alias a slot: the views by name, `sample_index` (int64, `(B,)`) and, with tail
+    `"pad"` or `"exact"`, `valid` (bool, `(B,)`), which is False for copies.
+
+    Args:
+        source: a `ChunkPoolNode`.
+        batch_transforms: functions `f(batch) -> batch`, applied in order; never cached.
+        sample_index: the name under which the anchors come; None leaves them out.
+
+    State:
+        The cursor of the next batch.
+
+    Threads:
+        None of its own.
+
+    Raises:
+        PlanError: a view has the name of `sample_index` or `valid`, or both have one name; at a
+            batch, a transform returned None.
+
+    Example:
+        >>> import torchdata_insitu as tdi
+        >>> from torchdata_insitu.testing import make_store
+        >>> store = make_store({"t2m": (12, 2, 3)}, chunks=(4, 2, 3))
+        >>> views = {"x": tdi.open_arrays(store)["t2m"].window(-1, 0)}
+        >>> pool = tdi.ChunkPool("10%")
+        >>> planner = tdi.ChunkPlanner(views, batch_size=4, shuffle=False)
+        >>> fetcher = tdi.AsyncChunkFetcher(planner, store, pool)
+        >>> gather = tdi.GatherNode(tdi.ChunkPoolNode(fetcher, pool))
+        >>> batch = next(gather)
+        >>> tuple(batch["x"].shape), batch["sample_index"].tolist()
+        ((4, 2, 2, 3), [1, 2, 3, 4])
+        >>> fetcher.shutdown()
+    """
+
+    _RUNTIME: ClassVar[dict[str, Any]] = {"_segment": None, "_buffers": None, "_after": None}
+
+    def __init__(
+        self,
+        source: BaseNode[ResidentSegment],
+        *,
+        batch_transforms: Sequence[Callable[[Batch], Batch]] = (),
+        sample_index: str | None = "sample_index",
+    ) -> None:
+        """Stand on a node of resident segments."""
+        super().__init__(source)
+        self.batch_transforms = tuple(batch_transforms)
+        self.sample_index = sample_index
+        plan = self.planner.plan
+        self._names_valid = plan.tail in {"pad", "exact"}
+        if self._names_valid and sample_index == VALID:
+            msg = (
+                f"sample_index is {VALID!r}, the name of what says which draws are copies (tail "
+                f"{plan.tail!r}): give it another name"
+            )
+            raise PlanError(msg)
+        taken = [n for n in (sample_index, VALID if self._names_valid else None) if n is not None]
+        for name in taken:
+            if name in self.planner.views:
+                msg = (
+                    f"a view is named {name!r}, which every batch has beside the views: rename the "
+                    f"view, or give sample_index another name (now {sample_index!r})"
+                )
+                raise PlanError(msg)
+        numbers = {array: number for number, array in enumerate(self.planner.arrays)}
+        self._parts = {
+            name: (
+                tuple(numbers[array] for array in view.arrays),
+                np.array(view.offsets, np.int64),
+            )
+            for name, view in self.planner.views.items()
+        }
+        self._copies = {name: RowCopy() for name in self._parts}
+        self._buffers: BatchBuffers | None = None
+        self._segment: ResidentSegment | None = None
+        self._drawn = 0
+        self._n_cut = 0
+        self._after: Cursor | None = None
+
+    def _start(self, cursor: Cursor) -> None:
+        self._segment = None
+        self._after = cursor
+        super()._start(cursor)
+
+    def _cursor_after(self, item: Batch) -> Cursor:
+        return self._after or super()._cursor_after(item)
+
+    def _make(self) -> Batch:
+        plan = self.planner.plan
+        arrays: dict[str, np.ndarray] | None = None
+        filled = 0
+        while True:
+            resident = self._segment
+            if resident is None:
+                # Chunks of closing blocks were given back before this wait, so that a slot is
+                # always free or on its way to be.
+                resident = self._segment = next(self.source)
+                self._drawn = self._n_cut = 0
+            if arrays is None:
+                arrays = self._batch_memory()
+            segment = resident.segment
+            cut = segment.cuts[self._n_cut] if self._n_cut < len(segment.cuts) else None
+            stop = cut.stop if cut else len(segment.draws)
+            self._copy(resident, self._drawn, stop, arrays, filled)
+            filled += stop - self._drawn
+            self._drawn = stop
+            if cut:
+                self._n_cut += 1
+                self._after = Cursor(segment.cursor.epoch, cut.position, segment.cursor.lanes)
+            if stop == len(segment.draws):
+                self._segment = None
+                resident.release()
+            if cut:
+                break
+        if filled > plan.batch_size:
+            msg = f"a batch of {filled} draws was cut, but batch_size is {plan.batch_size}"
+            raise PlanError(msg)
+        batch = {name: torch.from_numpy(array[:filled]) for name, array in arrays.items()}
+        for transform in self.batch_transforms:
+            batch = transform(batch)
+            if batch is None:
+                msg = f"the batch transform {transform!r} returned None: return the batch"
+                raise PlanError(msg)
+        return batch
+
+    def _shapes(self, n_draws: int) -> dict[str, tuple[tuple[int, ...], np.dtype]]:
+        shapes: dict[str, tuple[tuple[int, ...], np.dtype]] = {
+            name: ((n_draws, *view.sample_shape), view.dtype)
+            for name, view in self.planner.views.items()
+        }
+        if self.sample_index is not None:
+            shapes[self.sample_index] = ((n_draws,), np.dtype(np.int64))
+        if self._names_valid:
+            shapes[VALID] = ((n_draws,), np.dtype(np.bool_))
+        return shapes
+
+    @property
+    def draw_bytes(self) -> int:
+        """Bytes of one draw in a batch, before the batch transforms."""
+        return sum(math.prod(shape) * dtype.itemsize for shape, dtype in self._shapes(1).values())
+
+    def _batch_memory(self) -> dict[str, np.ndarray]:
+        if self._buffers is None:
+            self._buffers = BatchBuffers(self._shapes(self.planner.plan.batch_size))
+        return self._buffers.take()
+
+    def _copy(
+        self,
+        resident: ResidentSegment,
+        start: int,
+        stop: int,
+        arrays: dict[str, np.ndarray],
+        filled: int,
+    ) -> None:
+        segment = resident.segment
+        anchors = segment.draws[start:stop, 0]
+        place = slice(filled, filled + stop - start)
+        for name, (numbers, offsets) in self._parts.items():
+            samples = anchors[:, None] + offsets
+            rows = np.stack([resident.lookups[n].rows(samples) for n in numbers], axis=2)
+            out = arrays[name][place]
+            field = resident.regions[numbers[0]].shape[1:]
+            self._copies[name].copy(
+                [resident.regions[n] for n in numbers], rows, out.reshape(*rows.shape, *field)
+            )
+        if self.sample_index is not None:
+            arrays[self.sample_index][place] = anchors
+        if self._names_valid:
+            arrays[VALID][place] = segment.valid[start:stop]
+
+    def _stop(self) -> None:
+        # The leases of the segment end with the pass.
+        self._segment = None

@@ -1,0 +1,292 @@
+"""Makes batches ahead of the consumer on one thread, and always knows which were handed out."""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+import weakref
+from collections import deque
+from typing import Any, TypeVar
+
+from torchdata.nodes import BaseNode
+
+from torchdata_insitu.errors import ClosedError, PlanError, StateError
+from torchdata_insitu.nodes.collection import is_exiting, when_collected
+from torchdata_insitu.nodes.cursor_node import CursorNode, check_process
+from torchdata_insitu.nodes.graph import walk
+from torchdata_insitu.planning.cursor import Cursor
+
+__all__ = ["Prefetcher"]
+
+T = TypeVar("T")
+_logger = logging.getLogger(__name__)
+
+SOURCE_KEY = "source"
+_STUCK_S = 10.0
+
+
+def source_state(state: Any, node: object) -> dict[str, Any] | None:
+    """The state of the source inside the state of a node that only counts.
+
+    Raises:
+        StateError: the state is of another kind of node.
+    """
+    if state is None:
+        return None
+    if not isinstance(state, dict) or set(state) != {SOURCE_KEY}:
+        keys = sorted(map(str, state)) if isinstance(state, dict) else type(state).__name__
+        msg = (
+            f"the state of {type(node).__name__} has the one key {SOURCE_KEY!r}, but this one has "
+            f"{keys}: it was saved by another node or another chain"
+        )
+        raise StateError(msg)
+    inner: dict[str, Any] | None = state[SOURCE_KEY]
+    return inner
+
+
+def check_source_state(state: dict[str, Any], node: BaseNode[Any]) -> None:
+    """Check a state of a node that only counts, down to the first node of somebody else.
+
+    Raises:
+        StateError: a node below `node` could not stand at it.
+    """
+    below = source_state(state, node)
+    check = getattr(node.source, "check_state", None)
+    if below is not None and check is not None:
+        check(below)
+
+
+class _Channel:
+    """What the thread and its consumer share; the thread knows nothing else of the node."""
+
+    def __init__(self, source: BaseNode[Any], n_ahead: int) -> None:
+        self.source = source
+        self.n_ahead = n_ahead
+        self.items: deque[tuple[Any, dict[str, Any]]] = deque()
+        self.changed = threading.Condition(threading.Lock())
+        self.is_stopping = False
+        self.end: BaseException | None = None
+        self.thread: threading.Thread | None = None
+        self._pid = os.getpid()
+
+    def run(self) -> None:
+        """Fill the queue until it is told to stop, the source ends, or fails."""
+        try:
+            while True:
+                with self.changed:
+                    while len(self.items) >= self.n_ahead and not self.is_stopping:
+                        self.changed.wait()
+                    if self.is_stopping:
+                        return
+                item = next(self.source)
+                state = self.source.state_dict()
+                with self.changed:
+                    self.items.append((item, state))
+                    self.changed.notify_all()
+                # The queue's reference is the only one, so that batch memory is recycled as soon
+                # as the consumer drops it.
+                del item
+        except BaseException as error:  # noqa: BLE001 - handed to the consumer as it is
+            with self.changed:
+                self.end = error
+                self.changed.notify_all()
+
+    def leave(self) -> bool:
+        """Wake the thread and the consumer for good; False in a forked child, which has neither."""
+        if os.getpid() != self._pid:
+            return False
+        with self.changed:
+            self.is_stopping = True
+            self.changed.notify_all()
+        return True
+
+    def stop(self) -> None:
+        """Let the thread leave the source, and wait until it has.
+
+        The consumer's thread C and the prefetching thread P: C sets `is_stopping` and interrupts
+        the nodes below. P is either waiting for room (woken here), inside `next` of a node of
+        ours (ends with ClosedError), or inside a node of somebody else, which C waits for:
+        resetting a source that P is still inside would let P swallow an item of the new pass.
+        """
+        thread = self.thread
+        if not self.leave() or thread is None or thread.ident == threading.get_ident():
+            return
+        if thread.is_alive():
+            for node in walk(self.source):
+                if isinstance(node, CursorNode | Prefetcher):
+                    node.interrupt()
+        thread.join(_STUCK_S)
+        while thread.is_alive() and not is_exiting():
+            _logger.warning(
+                "waiting for %s to leave a node that cannot be interrupted", thread.name
+            )
+            thread.join(_STUCK_S)
+        self.items.clear()
+
+
+class Prefetcher(BaseNode[T]):
+    """Keeps up to `prefetch_factor` items of its source ready.
+
+    Unlike torchdata's node of that name it never resets a source that its old thread is still
+    inside, hands an error on as the object it is and again on every further `next`, and passes
+    `interrupt` and `shutdown` on.
+
+    Args:
+        source: any node; its state is taken after each item.
+        prefetch_factor: items made ahead, at least 1.
+
+    State:
+        `{"source": ...}`, the state of the source after the item last handed out.
+
+    Threads:
+        One, started at the first `next` and ended by reset, shutdown or collection.
+
+    Raises:
+        PlanError: `prefetch_factor` is below 1.
+
+    Example:
+        >>> import torchdata_insitu as tdi
+        >>> from torchdata.nodes import IterableWrapper
+        >>> node = tdi.Prefetcher(IterableWrapper(range(3)), 2)
+        >>> list(node)
+        [0, 1, 2]
+    """
+
+    def __init__(self, source: BaseNode[T], prefetch_factor: int = 2) -> None:
+        """Prepare; the thread starts at the first `next`."""
+        super().__init__()
+        if isinstance(prefetch_factor, bool) or prefetch_factor < 1:
+            msg = f"prefetch_factor is {prefetch_factor}, but must be at least 1"
+            raise PlanError(msg)
+        self.source = source
+        self.prefetch_factor = prefetch_factor
+        self._pid = os.getpid()
+        self._channel: _Channel | None = None
+        self._finalizer: weakref.finalize[Any, Any] | None = None
+        self._state: dict[str, Any] | None = None
+        self._handed_out = False
+        self._is_sought = False
+        self._copied_state: dict[str, Any] | None = None
+        self._error: BaseException | None = None
+        self._is_over = False
+
+    def check_state(self, state: dict[str, Any]) -> None:
+        """Raise `StateError` unless `reset` could stand at a state."""
+        check_source_state(state, self)
+
+    def reset(self, initial_state: dict[str, Any] | None = None) -> None:
+        """Stand at a state; None leaves the choice to the source.
+
+        A source that only ran ahead is put back first, so that its own rules see what was handed
+        out and not what was prepared.
+
+        Raises:
+            StateError: a node of ours here or below cannot stand at the state; this one stays as it
+                was. When a node of somebody else raises, every `next` does until a reset works.
+            ClosedError: in a forked child.
+        """
+        check_process(self, self._pid)
+        if initial_state is not None:
+            self.check_state(initial_state)
+        below = source_state(initial_state, self)
+        self._end_thread()
+        super().reset(initial_state)
+        try:
+            if initial_state is None and not self._is_sought:
+                below = self._copied_state
+                if self._state is not None and not self._handed_out:
+                    self.source.reset(self._state)
+            self.source.reset(below)
+            self._state = self.source.state_dict()
+        except Exception as error:
+            self._error = error
+            raise
+        self._handed_out = self._is_sought = False
+        self._is_over = False
+        self._copied_state = self._error = None
+
+    def next(self) -> T:
+        """The next item, as soon as there is one.
+
+        Raises:
+            StopIteration: the source ended.
+            ClosedError: in a forked child, after `shutdown`, or interrupted meanwhile.
+        """
+        check_process(self, self._pid)
+        if self._error is not None:
+            raise self._error
+        if self._is_over:
+            raise StopIteration
+        channel = self._channel or self._start_thread()
+        with channel.changed:
+            while not channel.items and channel.end is None and not channel.is_stopping:
+                channel.changed.wait()
+            if channel.items:
+                item, self._state = channel.items.popleft()
+                channel.changed.notify_all()
+                self._handed_out = True
+                return item  # type: ignore[no-any-return]
+        if channel.end is None:
+            self._error = ClosedError("the wait for a batch was interrupted: reset the node")
+            raise self._error
+        # The thread is over. What would stop it goes too, since an error that is raised here holds
+        # this node through its traceback, and is held by the nodes that the thread knows.
+        self._end_thread()
+        if isinstance(channel.end, StopIteration):
+            self._is_over = True
+            raise StopIteration
+        self._error = channel.end
+        raise self._error
+
+    def get_state(self) -> dict[str, Any]:
+        """The state of the source after the item last handed out."""
+        return {SOURCE_KEY: self._state}
+
+    def seek(self, cursor: Cursor) -> None:
+        """Let the next `reset(None)` leave the place to the nodes below, which were told."""
+        del cursor
+        self._end_thread()
+        self._is_sought = True
+
+    def _start_thread(self) -> _Channel:
+        channel = _Channel(self.source, self.prefetch_factor)
+        channel.thread = threading.Thread(target=channel.run, name="tdi-prefetch", daemon=True)
+        self._channel = channel
+        # The thread must not keep this node alive, for its collection is what stops the thread.
+        self._finalizer = when_collected(self, channel.stop)
+        channel.thread.start()
+        return channel
+
+    def _end_thread(self) -> None:
+        if self._finalizer is not None:
+            self._finalizer()
+        self._finalizer = None
+        self._channel = None
+
+    def interrupt(self) -> None:
+        """Wake a blocked `next`, which raises `ClosedError`."""
+        channel = self._channel
+        if channel is not None:
+            channel.leave()
+
+    def shutdown(self) -> None:
+        """Join the thread; idempotent."""
+        self._end_thread()
+        self._error = ClosedError("Prefetcher was shut down: reset it before asking again")
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Configuration and place, without the thread."""
+        state = dict(self.__dict__)
+        state.update(_channel=None, _finalizer=None, _error=None, _BaseNode__initialized=False)
+        # The source stands ahead of what was handed out; its copy is put back to that.
+        if self._state is not None:
+            state["_copied_state"] = self._state
+        state.update(_state=None, _handed_out=False)
+        del state["_pid"]
+        return state
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Belong to the process that unpickles."""
+        self.__dict__.update(state)
+        self._pid = os.getpid()

@@ -1,0 +1,177 @@
+"""The chain in one call, from a store or a URL."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torchdata.nodes import BaseNode
+
+from torchdata_insitu.errors import PlanError
+from torchdata_insitu.fetch.store_like import StoreLike
+from torchdata_insitu.fetch.stores import open_store
+from torchdata_insitu.geometry.array_geometry import ArrayGeometry
+from torchdata_insitu.geometry.metadata import read_arrays
+from torchdata_insitu.geometry.view import View
+from torchdata_insitu.loader import InSituLoader
+from torchdata_insitu.nodes.async_chunk_fetcher import AsyncChunkFetcher
+from torchdata_insitu.nodes.chunk_planner import ChunkPlanner
+from torchdata_insitu.nodes.chunk_pool_node import ChunkPoolNode
+from torchdata_insitu.nodes.gather_node import GatherNode
+from torchdata_insitu.nodes.pin_memory import PinMemory
+from torchdata_insitu.nodes.prefetcher import Prefetcher
+from torchdata_insitu.planning.splits import Split
+from torchdata_insitu.pool.chunk_pool import ChunkPool
+
+__all__ = ["build_loader", "open_arrays"]
+
+
+def open_arrays(
+    store_or_url: StoreLike,
+    /,
+    names: Sequence[str] | str | None = None,
+    *,
+    sample_axis: int | str | Mapping[str, int | str] = 0,
+    decode_cf: bool = True,
+    store: str | None = None,
+) -> dict[str, ArrayGeometry]:
+    """The arrays of a store, by name: shapes, chunks and data types, no data.
+
+    Without names, all data arrays of the group; coordinates and grid mappings are left out, and so
+    is what no tensor can hold. Arrays of nested groups go by their path, a store whose root is an
+    array opens as `"data"`.
+
+    Args:
+        store_or_url: a Zarr store, or what `open_store` takes.
+        names: the arrays wanted; a name is taken at its word, whatever kind of array it is.
+        sample_axis: the axis along which samples are counted, as number or dimension name, for all
+            arrays or by array.
+        decode_cf: decode CF masks, scales and offsets as xarray does.
+        store: label of this store, for a loader over several.
+
+    Raises:
+        GeometryError: no such array, or one that cannot be read into tensors.
+        ReadError: the store cannot be read.
+
+    Example:
+        >>> import torchdata_insitu as tdi
+        >>> from torchdata_insitu.testing import make_store
+        >>> arrays = tdi.open_arrays(make_store({"t2m": (12, 2, 3)}, chunks=(4, 2, 3)))
+        >>> arrays["t2m"].field_shape
+        (2, 3)
+    """
+    return read_arrays(
+        open_store(store_or_url), names, sample_axis=sample_axis, decode_cf=decode_cf, label=store
+    )
+
+
+def build_loader(
+    store: StoreLike | Mapping[str, StoreLike],
+    views: Mapping[str, View | ArrayGeometry],
+    *,
+    batch_size: int,
+    split: Split | None = None,
+    shuffle: bool = True,
+    seed: int = 0,
+    block_chunks: int = 16,
+    run_chunks: int | None = None,
+    tail: str | None = None,
+    rank: int | None = None,
+    world_size: int | None = None,
+    lanes: int | None = None,
+    pool: ChunkPool | None = None,
+    budget_bytes: int | str = "auto",
+    max_inflight: int = 32,
+    decode_threads: int | None = None,
+    batch_transforms: Sequence[Callable[[dict[str, Tensor]], dict[str, Tensor]]] = (),
+    prefetch_factor: int = 2,
+    pin_memory: bool | str = "auto",
+    strict: bool = True,
+    sample_index: str | None = "sample_index",
+) -> InSituLoader:
+    """Stream batches from a Zarr store: shuffled, split-aware, rank-aware, exactly resumable.
+
+    The same chain by hand: `ChunkPlanner`, `AsyncChunkFetcher`, `ChunkPoolNode`,
+    `GatherNode`, `Prefetcher`, `PinMemory`, `InSituLoader`.
+
+    Args:
+        store: a Zarr store or what `open_store` takes; a mapping of these for several stores, by
+            the labels given to `open_arrays(..., store=label)`.
+        views: what a batch holds, by name.
+        batch_size: draws in a batch of one rank.
+        split: the samples to draw from; None for all.
+        shuffle: permute runs of chunks, and the draws inside each block.
+        seed: keys every permutation.
+        block_chunks: units whose draws are shuffled among themselves.
+        run_chunks: consecutive units permuted as one.
+        tail: `"short"`, `"drop"`, `"pad"` or `"exact"`, see `ChunkPlanner`.
+        rank: data-parallel rank; None to look it up.
+        world_size: number of data-parallel ranks; None to look it up.
+        lanes: equal shares of an epoch that are read side by side.
+        pool: a pool to share with other loaders; None for one of its own.
+        budget_bytes: budget of its own pool.
+        max_inflight: requests under way at once, for each store.
+        decode_threads: threads that decode; None for one per usable core.
+        batch_transforms: functions `f(batch) -> batch`.
+        prefetch_factor: batches made ahead; 0 for none.
+        pin_memory: page-lock batches; `"auto"` where there is an accelerator.
+        strict: refuse a state of another plan.
+        sample_index: the name under which the anchors come; None leaves them out.
+
+    Returns:
+        The loader; nothing was read yet.
+
+    Raises:
+        GeometryError: views that cannot be drawn together.
+        PlanError: nothing to draw, both `pool` and `budget_bytes` are given, or an unknown
+            `pin_memory`.
+        BudgetError: at the first batch, if one block of chunks does not fit the budget.
+
+    Example:
+        >>> import torchdata_insitu as tdi
+        >>> from torchdata_insitu.testing import make_store
+        >>> store = make_store({"t2m": (12, 2, 3)}, chunks=(4, 2, 3))
+        >>> t2m = tdi.open_arrays(store)["t2m"]
+        >>> views = {"x": t2m.window(-1, 0), "y": t2m.shift(1)}
+        >>> with tdi.build_loader(store, views, batch_size=5, budget_bytes="10%") as loader:
+        ...     [tuple(batch["x"].shape) for batch in loader]
+        [(5, 2, 2, 3), (5, 2, 2, 3)]
+    """
+    if pool is not None and budget_bytes != "auto":
+        msg = f"both pool ({pool!r}) and budget_bytes ({budget_bytes!r}) are given: choose one"
+        raise PlanError(msg)
+    if pin_memory not in (True, False, "auto"):
+        msg = f"pin_memory is {pin_memory!r}: choose True, False or 'auto'"
+        raise PlanError(msg)
+    stores = (
+        {label: open_store(item) for label, item in store.items()}
+        if isinstance(store, Mapping)
+        else open_store(store)
+    )
+    planner = ChunkPlanner(
+        views,
+        batch_size=batch_size,
+        split=split,
+        shuffle=shuffle,
+        seed=seed,
+        block_chunks=block_chunks,
+        run_chunks=run_chunks,
+        tail=tail,
+        lanes=lanes,
+        rank=rank,
+        world_size=world_size,
+    )
+    pool = ChunkPool(budget_bytes) if pool is None else pool
+    fetcher = AsyncChunkFetcher(
+        planner, stores, pool, max_inflight=max_inflight, decode_threads=decode_threads
+    )
+    node: BaseNode[Any] = GatherNode(
+        ChunkPoolNode(fetcher, pool), batch_transforms=batch_transforms, sample_index=sample_index
+    )
+    if prefetch_factor:
+        node = Prefetcher(node, prefetch_factor)
+    if pin_memory is True or (pin_memory == "auto" and torch.accelerator.is_available()):
+        node = PinMemory(node)
+    return InSituLoader(node, strict=strict)
