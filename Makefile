@@ -13,8 +13,8 @@ help: ## list the targets
 ready: ## make the environment, or find it ready
 	@$(PYTHON) scripts/set_up.py
 
-demo: ready ## train on the January 1996 blizzard, kill the training three times, resume it bit for bit
-	@$(PY) -m examples.storm_forecast
+demo: ready ## train on real data, kill the training three times, resume it bit for bit (ARGS=--help)
+	@$(PY) -m examples.storm_forecast $(ARGS)
 
 test: ready ## the tests, without those marked slow, gpu or network
 	@$(PY) -m pytest -m "not slow and not gpu and not network"
