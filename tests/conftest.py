@@ -35,6 +35,8 @@ def no_leaked_threads(started_runtimes):
         return
     gc.collect()
     for thread in new_threads(before):
+        # One that ends what was collected may be on its way to start.
+        thread._started.wait(JOIN_S)
         thread.join(JOIN_S)
     left = new_threads(before)
     if left:

@@ -284,3 +284,18 @@ def test_two_loaders_on_one_pool_take_turns(epochs):
         train.close()
         assert all_ids(val) != alone[1]
         assert all_ids(train) == epochs[1]
+
+
+def test_the_epoch_asked_for_next_is_in_the_state_of_a_finished_one(loader, epochs):
+    take(loader, len(epochs[0]))
+    loader.set_epoch(3)
+    state = loader.state_dict()
+    assert (state["epoch"], state["position"], loader.epoch) == (3, 0, 3)
+    assert all_ids(loader) == epochs[3]
+
+
+@pytest.mark.parametrize("name", ["max_inflight", "decode_threads", "prefetch_factor"])
+@pytest.mark.parametrize("value", [-1, 2.5])
+def test_dials_that_are_no_count(name, value):
+    with pytest.raises(PlanError, match=f"{name}.*{value}"):
+        make_loader(**{name: value})

@@ -72,14 +72,14 @@ def test_a_stateful_node_after_the_gather_resumes_exactly(prefetch_factor):
         assert whole[1][0][1] > len(whole[0])
     with numbering(prefetch_factor) as loader:
         states = [json.loads(json.dumps(loader.state_dict())) for _ in loader]
-    for n_before, state in enumerate(states[:-1], start=1):
+    for n_before, state in enumerate(states, start=1):
         assert "nodes" in state
         kept = copy.deepcopy(state)
         with numbering(prefetch_factor) as loader:
             for _ in range(2):
                 loader.load_state_dict(state)
                 assert loader.state_dict() == state
-                assert numbered(loader) == whole[0][n_before:]
+                assert numbered(loader) == (whole[0][n_before:] or whole[1])
         assert state == kept
 
 
@@ -147,3 +147,19 @@ def test_a_state_knows_nothing_of_nodes_without_one(state, epochs):
         list(loader)
         take(loader, 3)
         assert loader.state_dict() == state
+
+
+@pytest.mark.parametrize("prefetch_factor", [0, 3])
+def test_a_batch_that_was_only_looked_at_is_not_in_the_state(prefetch_factor):
+    with numbering(prefetch_factor) as loader:
+        whole = numbered(loader)
+    with numbering(prefetch_factor) as loader:
+        batches = iter(loader)
+        next(batches)
+        seen = numbered([loader.peek()])
+        state = json.loads(json.dumps(loader.state_dict()))
+        loader.close()
+        assert numbered([loader.peek()]) == seen == whole[1:2]
+    with numbering(prefetch_factor) as loader:
+        loader.load_state_dict(state)
+        assert numbered(loader) == whole[1:]

@@ -1,5 +1,7 @@
 """Looking ahead and going on without reading."""
 
+import copy
+
 import pytest
 
 from tests.small_loaders import (
@@ -137,3 +139,17 @@ def test_no_more_can_be_skipped_than_is_left(loader, epochs, n_batches):
     with pytest.raises(PlanError, match=f"cannot skip {n_batches} batches: 5 are left of epoch 0"):
         loader.skip(n_batches)
     assert [ids(batch) for batch in items] == epochs[0][1:]
+
+
+def test_skip_keeps_the_epoch_that_was_asked_for(loader, epochs):
+    next(iter(loader))
+    loader.set_epoch(2)
+    loader.skip(1)
+    assert all_ids(loader) == epochs[2]
+
+
+def test_a_copy_after_a_skip_goes_on_where_the_loader_stands(loader, epochs):
+    next(iter(loader))
+    loader.skip(1)
+    with copy.deepcopy(loader) as copied:
+        assert all_ids(copied) == epochs[0][2:]

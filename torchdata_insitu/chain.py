@@ -84,12 +84,21 @@ class Chain:
 
         Args:
             cursor: where to begin.
-            foreign: what `foreign_state` gave at that place, if it is `fitting`.
+            foreign: what `foreign_state` gave at that place, if it is `fitting`. At the start of an
+                epoch it is of the end of the one before, from which nodes of others then begin
+                anew, as they do in a run that is not interrupted.
         """
         self.interrupt()
+        if foreign is not None:
+            self._seek(cursor)
+            self.root.reset(copy.deepcopy(foreign["state"]))
+        if foreign is None or cursor.position == 0:
+            self._seek(cursor)
+            self.root.reset(None)
+
+    def _seek(self, cursor: Cursor) -> None:
         for node in self._ours():
             node.seek(cursor)
-        self.root.reset(None if foreign is None else copy.deepcopy(foreign["state"]))
 
     def next_batch(self, n_before: int, n_planned: int) -> dict[str, Tensor]:
         """The batch that follows `n_before` of `n_planned`.

@@ -68,6 +68,7 @@ class InSituLoader:
         self._is_running = False
         self._ends_with_loader = False
         self._peeked: dict[str, Tensor] | None = None
+        self._nodes: dict[str, Any] | None = None
         self._error: Exception | None = None
         self._next_epoch: int | None = None
         self._n_batches = 0
@@ -172,17 +173,15 @@ class InSituLoader:
         self._handed_out = 0
         self._is_running = False
         self._peeked = None
+        self._nodes = place.nodes
         self._error = None
         self._next_epoch = None
 
     def _place_after(self, handed_out: int) -> Place:
         """Where a pass begins that goes on after so many batches of this one."""
         cursor, step = self._cursor_after(handed_out)
-        is_same = handed_out == self._handed_out and cursor.epoch == self._here().cursor.epoch
-        return Place(cursor, step, is_kept=True, nodes=self._nodes() if is_same else None)
-
-    def _nodes(self) -> dict[str, Any] | None:
-        return self._chain.foreign_state() if self._handed_out else self._here().nodes
+        nodes = self._nodes if handed_out == self._handed_out else None
+        return Place(cursor, step, is_kept=True, nodes=nodes)
 
     def _epoch_start(self, epoch: int) -> Cursor:
         return Cursor(epoch, 0, self._chain.planner.lanes_after(self._here().cursor.lanes))
@@ -199,6 +198,8 @@ class InSituLoader:
         self._peeked = None
         self._handed_out += 1
         self._n_batches += 1
+        # Taken now: later the nodes may stand at a batch that is only looked at, or that failed.
+        self._nodes = self._chain.foreign_state()
         return batch
 
     def _pull(self) -> dict[str, Tensor]:
@@ -232,7 +233,7 @@ class InSituLoader:
             if not self._ends_with_loader:
                 self._chain.end_with(self)
                 self._ends_with_loader = True
-            self._chain.start(self._cursor_after(self._handed_out)[0], self._nodes())
+            self._chain.start(self._cursor_after(self._handed_out)[0], self._nodes)
             self._place = place
             self._is_running = True
         return self._chain.next_batch(self._handed_out, expected)
@@ -262,9 +263,11 @@ class InSituLoader:
             return
         is_begun = self._handed_out > 0 or place.is_begun
         if n_batches < left:
+            asked = self._next_epoch
             place = self._place_after(self._handed_out + n_batches)
             place.is_begun = is_begun
             self._stand(place)
+            self._next_epoch = asked
         else:
             # The iterator that is live ends here, and does not go on to the next epoch.
             handed_out = self._handed_out + n_batches
@@ -317,6 +320,8 @@ class InSituLoader:
         # An epoch that is done is saved as the start of the next: under another batch size or tail
         # there could be draws left of the finished one.
         if handed_out and handed_out >= self._steps_from(start.position):
+            if self._next_epoch is not None:
+                return self._epoch_start(self._next_epoch), 0
             return self._chain.planner.next_epoch(start), 0
         plan = self.plan
         window = plan.batch_size * self._chain.planner.ranks[1]
@@ -369,9 +374,10 @@ class InSituLoader:
         if self._handed_out:
             state["_place"] = self._place_after(self._handed_out)
         elif self._place is not None:
-            state["_place"] = dataclasses.replace(self._place, is_checked=False)
+            state["_place"] = dataclasses.replace(self._place, is_checked=False, is_begun=False)
         state.update(_handed_out=0, _n_batches=0, _is_running=False, _ends_with_loader=False)
         state.update(_peeked=None, _error=None)
+        state["_nodes"] = None if state["_place"] is None else state["_place"].nodes
         return state
 
     def __setstate__(self, state: dict[str, Any]) -> None:

@@ -152,7 +152,7 @@ def epochs(draw):
 legs = st.builds(Leg, st.integers(1, 4), st.integers(1, 13), st.integers(1, 6))
 
 
-@settings(max_examples=80)
+@settings(max_examples=50)
 @given(epochs(), st.lists(legs, max_size=5))
 def test_samples_come_once_over_changes_of_ranks_and_batches(case, history):
     epoch, anchors = case

@@ -283,7 +283,7 @@ def archives(draw):
     return shapes, chunks, axes, windows, dtype, options, plan
 
 
-@settings(max_examples=60)
+@settings(max_examples=40)
 @given(archives())
 def test_any_archive(archive):
     shapes, chunks, axes, windows, dtype, options, plan = archive

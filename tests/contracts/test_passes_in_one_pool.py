@@ -95,14 +95,14 @@ def test_a_pass_starts_after_a_chunk_read_ahead_by_another_failed():
 
 def when_a_load_fails(pool):
     """An event that is set once the pool has taken notice of a failed load."""
-    failed, landed = threading.Event(), pool._landed
+    failed, landed = threading.Event(), pool.landed
 
-    def spy(resident, error, *, cancelled):
-        landed(resident, error, cancelled=cancelled)
+    def spy(resident, error, *, is_cancelled):
+        landed(resident, error, is_cancelled=is_cancelled)
         if error is not None:
             failed.set()
 
-    pool._landed = spy
+    pool.landed = spy
     return failed
 
 

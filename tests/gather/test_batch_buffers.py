@@ -1,4 +1,6 @@
+import collections
 import gc
+import weakref
 
 import numpy as np
 import pytest
@@ -63,11 +65,20 @@ def test_keeping_one_array_of_a_batch_does_not_keep_the_others():
     assert buffers.n_made == 21
 
 
-def test_what_a_consumer_keeps_is_forgotten_and_not_searched():
+@pytest.mark.parametrize("n_in_flight", [1, 3, 8, 20])
+def test_as_many_as_are_in_flight_are_recycled(n_in_flight):
+    buffers = make()
+    in_flight = collections.deque(maxlen=n_in_flight)
+    for _ in range(500):
+        in_flight.append(buffers.take())
+    assert buffers.n_made <= 2 * (n_in_flight + 1)
+
+
+def test_a_consumer_that_keeps_every_batch_owns_them():
     buffers = make()
     kept = [buffers.take() for _ in range(100)]
     assert len({address(arrays) for arrays in kept}) == 100
-    del kept
-    for _ in range(20):
-        buffers.take()
-    assert buffers.n_made == 200
+    watched = [weakref.ref(arrays["x"]) for arrays in kept]
+    kept.clear()
+    buffers.take()
+    assert sum(ref() is not None for ref in watched) <= 4

@@ -18,7 +18,7 @@ from tests.small_loaders import (
     values,
     views_of,
 )
-from torchdata_insitu.errors import PlanError
+from torchdata_insitu.errors import ClosedError, PlanError
 from torchdata_insitu.testing import make_store
 
 
@@ -35,7 +35,7 @@ def test_a_batch_is_a_plain_dictionary_of_tensors_of_its_own():
                 array = tensor.numpy()
                 assert array.flags.writeable
                 assert array.dtype.isnative
-                for region in node.source.pool._arenas.values():
+                for region in node.source.pool._slots.arenas:
                     assert not np.shares_memory(array, region.region.rows)
             assert values(batch) == ids(batch)
 
@@ -191,3 +191,28 @@ def test_a_draw_is_as_large_as_what_is_copied_for_it():
         batch = loader.peek()
         size = sum(tensor.nbytes for tensor in batch.values())
         assert loader.chain.gather.draw_bytes == size / len(batch["x"]) == 2 * 24 + 8 + 1
+
+
+def test_chunks_given_back_by_another_thread_while_a_batch_is_made(monkeypatch):
+    """Thread B shuts the chain down while thread A copies: the copy may hold anything."""
+    with make_loader(prefetch_factor=0) as loader:
+        copied = tdi.GatherNode._copy
+
+        def interrupted(self, resident, *rest):
+            resident.fetched.pool_pass.close()
+            copied(self, resident, *rest)
+
+        monkeypatch.setattr(tdi.GatherNode, "_copy", interrupted)
+        with pytest.raises(ClosedError, match="given back"):
+            next(iter(loader))
+
+
+def test_an_error_in_a_transform_gives_the_chunks_back():
+    def broken(batch):
+        raise RuntimeError
+
+    with make_loader(prefetch_factor=0, batch_transforms=[broken]) as loader:
+        node = loader.node
+        with pytest.raises(RuntimeError):
+            next(node)
+        assert node.source.pool.n_passes == 0

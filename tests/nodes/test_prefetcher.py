@@ -294,7 +294,7 @@ def test_the_state_of_another_node_is_refused(state, found):
 
 @pytest.mark.parametrize("prefetch_factor", [0, -1, True])
 def test_at_least_one_item_is_made_ahead(prefetch_factor):
-    with pytest.raises(PlanError, match="at least 1"):
+    with pytest.raises(PlanError, match="prefetch_factor is"):
         tdi.Prefetcher(Counts(), prefetch_factor)
 
 
@@ -306,3 +306,56 @@ def test_items_are_not_kept_once_they_were_handed_out():
     seen = [weakref.ref(item) for item in node]
     gc.collect()
     assert [ref() for ref in seen] == [None] * 9
+
+
+def test_an_interrupt_while_the_thread_is_waited_for_does_not_let_it_be_overtaken(monkeypatch):
+    """Ctrl-C in `stop` ends the wait, and the next reset has to wait again."""
+    source = Gated()
+    node = tdi.Prefetcher(source, 1)
+    monkeypatch.setattr(prefetcher, "is_exiting", interrupting_once(source.gate))
+    assert next(node) == 0
+    source.entered.wait()
+    with pytest.raises(KeyboardInterrupt):
+        node.reset()
+    node.reset()
+    assert not source.was_overtaken
+    node.shutdown()
+
+
+class Gated(BaseNode):
+    """Its second item comes once the gate is open; notes who came in while somebody was inside."""
+
+    def __init__(self):
+        super().__init__()
+        self.gate, self.entered = threading.Event(), threading.Event()
+        self.n_inside, self.was_overtaken, self.n = 0, False, 0
+
+    def reset(self, initial_state=None):
+        super().reset(initial_state)
+        self.was_overtaken |= self.n_inside > 0
+        self.n = 0
+
+    def next(self):
+        self.n_inside += 1
+        if self.n:
+            self.entered.set()
+            self.gate.wait()
+        self.n_inside -= 1
+        self.n += 1
+        return self.n - 1
+
+    def get_state(self):
+        return {"n": self.n}
+
+
+def interrupting_once(gate):
+    calls = []
+
+    def is_exiting():
+        calls.append(None)
+        if len(calls) == 1:
+            raise KeyboardInterrupt
+        gate.set()
+        return False
+
+    return is_exiting

@@ -364,3 +364,89 @@ def test_a_load_taken_back_on_its_way_frees_its_slot_when_it_lands():
     others.land_all()
     admission.wait()
     assert pool.charged_bytes == 4 * SLOT
+
+
+class Interrupted(Loads):
+    """A loader in which Ctrl-C comes, before or after the loads were accepted."""
+
+    def __init__(self, *, is_accepted):
+        super().__init__()
+        self.is_accepted = is_accepted
+        self.is_due = True
+
+    def __call__(self, fills):
+        if self.is_due:
+            self.is_due = False
+            if self.is_accepted:
+                super().__call__(fills)
+            raise KeyboardInterrupt
+        super().__call__(fills)
+
+
+@pytest.mark.parametrize("is_accepted", [False, True])
+def test_an_interrupt_while_loads_are_handed_over_leaves_nobody_waiting(is_accepted):
+    pool, loads = ChunkPool(2 * SLOT), Interrupted(is_accepted=is_accepted)
+    mine = open_pass(pool, loads)
+    with pytest.raises(KeyboardInterrupt):
+        mine.request(keys(0, 1))
+    mine.close()
+    again = open_pass(pool, loads)
+    admission = again.request(keys(0, 1))
+    loads.land_all()
+    admission.wait()
+    rows = pool.region(A).rows
+    assert [rows[row, 0] for row in again.first_rows(keys(0, 1))] == [0, 1]
+    again.close()
+    pool.return_memory()
+    assert (pool.n_resident, pool.charged_bytes) == (0, 0)
+
+
+def test_an_interrupt_while_a_pass_is_closed_is_made_good_by_closing_it_again(monkeypatch):
+    pool, loads = ChunkPool(2 * SLOT), Loads()
+    mine = open_pass(pool, loads)
+    mine.request(keys(0, 1))
+    loads.land_all()
+    drop, calls = ChunkPool._drop_lease, []
+
+    def interrupted(self, pool_pass, key):
+        drop(self, pool_pass, key)
+        calls.append(key)
+        if len(calls) == 1:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(ChunkPool, "_drop_lease", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        mine.close()
+    mine.close()
+    again = open_pass(pool, loads)
+    admission = again.request(keys(4, 5))
+    loads.land_all()
+    admission.wait()
+    assert pool.charged_bytes == 2 * SLOT
+
+
+def test_loads_that_were_lost_are_not_waited_for():
+    pool, loads = ChunkPool(2 * SLOT), Loads()
+    mine = open_pass(pool, loads)
+    mine.request(keys(0, 1))
+    lost = loads.fills[:]
+    loads.fills.clear()
+    mine.close()
+    mine.forget_loads()
+    again = open_pass(pool, loads)
+    admission = again.request(keys(0, 1))
+    loads.land_all()
+    admission.wait()
+    # They come after all: their slots are used again, and not those of the chunks read since.
+    for fill in lost:
+        fill.out[:] = -1
+        fill.finish(None)
+    rows = pool.region(A).rows
+    assert [rows[row, 0] for row in again.first_rows(keys(0, 1))] == [0, 1]
+
+
+def test_a_forked_child_is_refused(monkeypatch):
+    pool = ChunkPool(2 * SLOT)
+    monkeypatch.setattr("os.getpid", lambda: -1)
+    with pytest.raises(ClosedError, match="spawn"):
+        open_pass(pool, Loads())

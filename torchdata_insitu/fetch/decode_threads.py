@@ -28,7 +28,10 @@ class DecodeThreads:
         self.n_threads = n_threads
         self._perform = perform
         self._queue: deque[ChunkJob] = deque()
-        self._changed = threading.Condition(threading.Lock())
+        self._lock = threading.Lock()
+        # The lock itself is what is held: an interrupt inside the methods of a `Condition`, which
+        # are plain Python, could leave it locked for ever.
+        self._changed = threading.Condition(self._lock)
         self._crew = _Crew()
 
     def put(self, jobs: Sequence[ChunkJob]) -> None:
@@ -37,7 +40,7 @@ class DecodeThreads:
         Raises:
             RuntimeError: No thread is there and none could be started; no job was queued.
         """
-        with self._changed:
+        with self._lock:
             threads = self._crew.threads
             lacking = len(self._queue) + len(jobs) - self._crew.n_idle
             for _ in range(min(lacking, self.n_threads - len(threads))):
@@ -59,7 +62,7 @@ class DecodeThreads:
 
     def take(self) -> list[ChunkJob]:
         """Remove and return the jobs that no thread has begun."""
-        with self._changed:
+        with self._lock:
             jobs = list(self._queue)
             self._queue.clear()
         return jobs
@@ -69,7 +72,7 @@ class DecodeThreads:
 
         A later `put` starts others.
         """
-        with self._changed:
+        with self._lock:
             crew, self._crew = self._crew, _Crew()
             crew.is_leaving = True
             self._changed.notify_all()
@@ -77,7 +80,7 @@ class DecodeThreads:
 
     def _work(self, crew: _Crew) -> None:
         while True:
-            with self._changed:
+            with self._lock:
                 while not self._queue and not crew.is_leaving:
                     crew.n_idle += 1
                     self._changed.wait()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import sys
-from collections import deque
 from collections.abc import Mapping
 
 import numpy as np
@@ -14,8 +13,10 @@ __all__ = ["BatchBuffers"]
 REUSE_VARIABLE = "TORCHDATA_INSITU_BUFFER_REUSE"
 
 
-# More batches than this at once are held by a consumer that keeps them, and those are its own.
-_MOST_KEPT = 8
+# A consumer that holds more batches than this keeps them, and they are its own.
+_MOST_KEPT = 64
+# Free arrays beyond these are given back to the system: what was in flight once is not for ever.
+_MOST_FREE = 4
 
 
 class BatchBuffers:
@@ -29,7 +30,7 @@ class BatchBuffers:
     def __init__(self, shapes: Mapping[str, tuple[tuple[int, ...], np.dtype]]) -> None:
         """Take the shape and data type of each array of a batch."""
         self._shapes = dict(shapes)
-        self._kept: dict[str, deque[np.ndarray]] = {name: deque() for name in self._shapes}
+        self._kept: dict[str, list[np.ndarray]] = {name: [] for name in self._shapes}
         self.n_made = 0
 
     def take(self) -> dict[str, np.ndarray]:
@@ -40,14 +41,15 @@ class BatchBuffers:
 
     def _free(self, name: str) -> np.ndarray:
         kept = self._kept[name]
-        for place in range(len(kept)):
-            # Two references are ours: the deque's and the argument of `getrefcount`.
-            if sys.getrefcount(kept[place]) <= 2:  # noqa: PLR2004
-                return kept[place]
+        # Two references are ours: the list's and the argument of `getrefcount`.
+        free = [n for n in range(len(kept)) if sys.getrefcount(kept[n]) <= 2]  # noqa: PLR2004
+        for place in reversed(free[_MOST_FREE:]):
+            del kept[place]
+        if free:
+            return kept[free[0]]
         made = self._make(name)
-        kept.append(made)
-        if len(kept) > _MOST_KEPT:
-            kept.popleft()
+        if len(kept) < _MOST_KEPT:
+            kept.append(made)
         return made
 
     def _make(self, name: str) -> np.ndarray:

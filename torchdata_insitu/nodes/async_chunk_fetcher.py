@@ -25,6 +25,7 @@ from torchdata_insitu.nodes.segment_node import FetchedSegment
 from torchdata_insitu.planning.cursor import Cursor
 from torchdata_insitu.planning.plan import Plan
 from torchdata_insitu.planning.segments import Segment
+from torchdata_insitu.planning.whole_number import whole_number
 from torchdata_insitu.pool.admission import Admission
 from torchdata_insitu.pool.chunk_pool import ChunkPool
 from torchdata_insitu.pool.chunk_source import ChunkSource, SlotShape
@@ -94,7 +95,9 @@ class AsyncChunkFetcher(SourcedNode[FetchedSegment]):
         self.pool = pool
         self.name = name
         self.store = store
-        self.max_inflight = max_inflight
+        self.max_inflight = whole_number("max_inflight", max_inflight, least=1)
+        if decode_threads is not None:
+            decode_threads = whole_number("decode_threads", decode_threads, least=1)
         self.decode_threads = decode_threads
         self._ahead: deque[tuple[Segment, Admission]] = deque()
         self._ended = False
@@ -185,21 +188,25 @@ class AsyncChunkFetcher(SourcedNode[FetchedSegment]):
 
     def _end_generation(self) -> None:
         # The pass is closed first: then no load that is cancelled is waited for and read again.
+        # An interrupt may leave this half way, so that nothing is forgotten before it is done.
         self._ahead.clear()
-        finalizer, self._finalizer = self._finalizer, None
+        pool_pass, finalizer = self._pass, self._finalizer
+        if pool_pass is not None:
+            _end_pass(pool_pass, tuple(self._fetchers.values()))
         if finalizer is not None:
-            finalizer()
-        self._pass = None
+            finalizer.detach()
+        self._pass = self._finalizer = None
 
     def _make(self) -> FetchedSegment:
         self._fill()
-        if not self._ahead or self._pass is None:
+        pool_pass = self._pass
+        if not self._ahead or pool_pass is None:
             raise StopIteration
         segment, admission = self._ahead.popleft()
-        self._pass.claim(admission)
+        pool_pass.claim(admission)
         self._fill()
         is_last = self._ended and not self._ahead
-        return FetchedSegment(segment, admission, self._pass, self._sources, is_last)
+        return FetchedSegment(segment, admission, pool_pass, self._sources, is_last)
 
     def _fill(self) -> None:
         while not self._ended and (
@@ -293,6 +300,7 @@ def _end_pass(pool_pass: PoolPass, fetchers: Sequence[ChunkFetcher]) -> None:
     pool_pass.close()
     for fetcher in fetchers:
         fetcher.cancel()
+    pool_pass.forget_loads()
 
 
 def _chunk_load(array: ArrayGeometry, fill: SlotFill) -> ChunkLoad:

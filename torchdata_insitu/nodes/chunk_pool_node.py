@@ -94,13 +94,13 @@ class ChunkPoolNode(SourcedNode[ResidentSegment]):
         started = time.perf_counter()
         try:
             fetched.admission.wait()
+            self.wait_s += time.perf_counter() - started
+            self._awaited = None
+            self._check_missing(fetched)
         except BaseException:
             # Leases and floor end with the error, not with whoever keeps it.
             fetched.pool_pass.close()
             raise
-        self.wait_s += time.perf_counter() - started
-        self._awaited = None
-        self._check_missing(fetched)
         segment = fetched.segment
         self._open.update(dict.fromkeys(segment.admit))
         keys = list(self._open)

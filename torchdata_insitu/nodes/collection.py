@@ -14,6 +14,17 @@ from typing import Any
 
 __all__ = ["is_exiting", "when_collected"]
 
+
+class _Exit:
+    """Whether the exit handlers run.
+
+    `is_alive` of the main thread errs for ever after an interrupt that came while it was asked.
+    """
+
+    is_begun = False
+
+
+_EXIT = _Exit()
 # Threads in which the garbage collector runs at this moment.
 _COLLECTING: set[int] = set()
 _LIVE: set[weakref.finalize[Any, Any]] = set()
@@ -50,7 +61,7 @@ def when_collected(
 
 def is_exiting() -> bool:
     """Whether the interpreter is on its way out, so that nothing should be waited for at length."""
-    return not threading.main_thread().is_alive()
+    return _EXIT.is_begun
 
 
 def _end(pid: int, end: Callable[..., None], args: tuple[Any, ...]) -> None:
@@ -66,6 +77,7 @@ def _end(pid: int, end: Callable[..., None], args: tuple[Any, ...]) -> None:
 
 
 def _end_all() -> None:
+    _EXIT.is_begun = True
     for finalizer in _LIVE.copy():
         finalizer()
 

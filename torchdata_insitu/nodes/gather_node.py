@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torchdata.nodes import BaseNode
 
-from torchdata_insitu.errors import PlanError
+from torchdata_insitu.errors import ClosedError, PlanError
 from torchdata_insitu.gather.batch_buffers import BatchBuffers
 from torchdata_insitu.gather.row_copy import RowCopy
 from torchdata_insitu.nodes.cursor_node import SourcedNode
@@ -131,6 +131,10 @@ class GatherNode(SourcedNode["Batch"]):
             cut = segment.cuts[self._n_cut] if self._n_cut < len(segment.cuts) else None
             stop = cut.stop if cut else len(segment.draws)
             self._copy(resident, self._drawn, stop, arrays, filled)
+            if resident.fetched.pool_pass.closed:
+                # Another thread closed the pass, and the slots may have been used again meanwhile.
+                msg = "the chunks of a batch were given back while it was made: reset the node"
+                raise ClosedError(msg)
             filled += stop - self._drawn
             self._drawn = stop
             if cut:
@@ -145,6 +149,14 @@ class GatherNode(SourcedNode["Batch"]):
             msg = f"a batch of {filled} draws was cut, but batch_size is {plan.batch_size}"
             raise PlanError(msg)
         batch = {name: torch.from_numpy(array[:filled]) for name, array in arrays.items()}
+        try:
+            return self._transformed(batch)
+        except BaseException:
+            # Leases and floor end with the error, not with whoever keeps it.
+            resident.fetched.pool_pass.close()
+            raise
+
+    def _transformed(self, batch: Batch) -> Batch:
         for transform in self.batch_transforms:
             batch = transform(batch)
             if batch is None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from torchdata.nodes import BaseNode
@@ -38,7 +38,7 @@ def _nodes_of(node: BaseNode[Any]) -> Iterator[BaseNode[Any]]:
             yield value
         elif isinstance(value, Mapping):
             yield from (item for item in value.values() if isinstance(item, BaseNode))
-        elif isinstance(value, Iterable) and isinstance(value, list | tuple):
+        elif isinstance(value, list | tuple):
             yield from (item for item in value if isinstance(item, BaseNode))
 
 

@@ -11,11 +11,12 @@ from typing import Any, TypeVar
 
 from torchdata.nodes import BaseNode
 
-from torchdata_insitu.errors import ClosedError, PlanError, StateError
+from torchdata_insitu.errors import ClosedError, StateError
 from torchdata_insitu.nodes.collection import is_exiting, when_collected
 from torchdata_insitu.nodes.cursor_node import CursorNode, check_process
 from torchdata_insitu.nodes.graph import walk
 from torchdata_insitu.planning.cursor import Cursor
+from torchdata_insitu.planning.whole_number import whole_number
 
 __all__ = ["Prefetcher"]
 
@@ -64,39 +65,51 @@ class _Channel:
         self.source = source
         self.n_ahead = n_ahead
         self.items: deque[tuple[Any, dict[str, Any]]] = deque()
-        self.changed = threading.Condition(threading.Lock())
+        self.lock = threading.Lock()
+        # The lock itself is what is held: an interrupt inside the methods of a `Condition`, which
+        # are plain Python, could leave it locked for ever.
+        self.changed = threading.Condition(self.lock)
         self.is_stopping = False
+        self.is_inside = False
         self.end: BaseException | None = None
         self.thread: threading.Thread | None = None
         self._pid = os.getpid()
 
     def run(self) -> None:
         """Fill the queue until it is told to stop, the source ends, or fails."""
+        with self.lock:
+            if self.is_stopping:
+                return
+            self.is_inside = True
         try:
             while True:
-                with self.changed:
+                with self.lock:
                     while len(self.items) >= self.n_ahead and not self.is_stopping:
                         self.changed.wait()
                     if self.is_stopping:
                         return
                 item = next(self.source)
                 state = self.source.state_dict()
-                with self.changed:
+                with self.lock:
                     self.items.append((item, state))
                     self.changed.notify_all()
                 # The queue's reference is the only one, so that batch memory is recycled as soon
                 # as the consumer drops it.
                 del item
         except BaseException as error:  # noqa: BLE001 - handed to the consumer as it is
-            with self.changed:
+            with self.lock:
                 self.end = error
+                self.changed.notify_all()
+        finally:
+            with self.lock:
+                self.is_inside = False
                 self.changed.notify_all()
 
     def leave(self) -> bool:
         """Wake the thread and the consumer for good; False in a forked child, which has neither."""
         if os.getpid() != self._pid:
             return False
-        with self.changed:
+        with self.lock:
             self.is_stopping = True
             self.changed.notify_all()
         return True
@@ -112,15 +125,21 @@ class _Channel:
         thread = self.thread
         if not self.leave() or thread is None or thread.ident == threading.get_ident():
             return
-        if thread.is_alive():
+        # Not `join`: one that is interrupted takes the thread for ended ever after. And a thread
+        # whose start was interrupted leaves before it looks at the source.
+        with self.lock:
+            is_inside = self.is_inside
+        if is_inside:
             for node in walk(self.source):
                 if isinstance(node, CursorNode | Prefetcher):
                     node.interrupt()
-        thread.join(_STUCK_S)
-        while thread.is_alive() and not is_exiting():
-            _logger.warning(
-                "waiting for %s to leave a node that cannot be interrupted", thread.name
-            )
+        with self.lock:
+            while self.is_inside and not is_exiting():
+                if not self.changed.wait(_STUCK_S):
+                    _logger.warning(
+                        "waiting for %s to leave a node that cannot be interrupted", thread.name
+                    )
+        if thread.ident is not None:
             thread.join(_STUCK_S)
         self.items.clear()
 
@@ -156,11 +175,8 @@ class Prefetcher(BaseNode[T]):
     def __init__(self, source: BaseNode[T], prefetch_factor: int = 2) -> None:
         """Prepare; the thread starts at the first `next`."""
         super().__init__()
-        if isinstance(prefetch_factor, bool) or prefetch_factor < 1:
-            msg = f"prefetch_factor is {prefetch_factor}, but must be at least 1"
-            raise PlanError(msg)
         self.source = source
-        self.prefetch_factor = prefetch_factor
+        self.prefetch_factor = whole_number("prefetch_factor", prefetch_factor, least=1)
         self._pid = os.getpid()
         self._channel: _Channel | None = None
         self._finalizer: weakref.finalize[Any, Any] | None = None
@@ -219,7 +235,7 @@ class Prefetcher(BaseNode[T]):
         if self._is_over:
             raise StopIteration
         channel = self._channel or self._start_thread()
-        with channel.changed:
+        with channel.lock:
             while not channel.items and channel.end is None and not channel.is_stopping:
                 channel.changed.wait()
             if channel.items:
@@ -259,10 +275,14 @@ class Prefetcher(BaseNode[T]):
         return channel
 
     def _end_thread(self) -> None:
-        if self._finalizer is not None:
-            self._finalizer()
-        self._finalizer = None
-        self._channel = None
+        # The finalizer can be called once only, and an interrupt may leave `stop` half way: then
+        # the next call here has to wait for the thread again.
+        channel, finalizer = self._channel, self._finalizer
+        if channel is not None:
+            channel.stop()
+        if finalizer is not None:
+            finalizer.detach()
+        self._channel = self._finalizer = None
 
     def interrupt(self) -> None:
         """Wake a blocked `next`, which raises `ClosedError`."""

@@ -1,7 +1,8 @@
-"""Waiting for chunks: one event for all that a segment asked for."""
+"""Waiting for chunks: one gate for all that a segment asked for."""
 
 from __future__ import annotations
 
+import contextlib
 import threading
 
 from torchdata_insitu.errors import ClosedError
@@ -14,7 +15,7 @@ class Admission:
     """What a segment still waits for.
 
     The pool counts under its lock and wakes the waiter afterwards; `interrupt` may come from any
-    thread. Each of the three ways out (all landed, one failed, interrupted) sets the same event, so
+    thread. Each of the three ways out (all landed, one failed, interrupted) opens the same gate, so
     no wait can be left behind.
 
     Until it is claimed, the pool may take leases back for a pass that starts: then `n_left` rises
@@ -27,7 +28,7 @@ class Admission:
         is_claimed: whether a consumer relies on what is leased.
     """
 
-    __slots__ = ("_event", "_interrupted", "error", "is_claimed", "leased", "n_left")
+    __slots__ = ("_gate", "_interrupted", "error", "is_claimed", "leased", "n_left")
 
     def __init__(self, n_chunks: int) -> None:
         """Wait for `n_chunks` chunks; none means ready at once."""
@@ -36,7 +37,10 @@ class Admission:
         self.leased: list[ChunkKey] = []
         self.is_claimed = False
         self._interrupted = False
-        self._event = threading.Event()
+        # A lock that is free once there is something to look at. Unlike an `Event`, which is plain
+        # Python, it cannot be left in a bad state by an interrupt.
+        self._gate = threading.Lock()
+        self._gate.acquire()
 
     def count_down(self) -> bool:
         """One more chunk is readable; called under the pool's lock.
@@ -54,12 +58,13 @@ class Admission:
 
     def wake(self) -> None:
         """Let the waiter look again."""
-        self._event.set()
+        with contextlib.suppress(RuntimeError):
+            self._gate.release()
 
     def interrupt(self) -> None:
         """End the wait with `ClosedError`."""
         self._interrupted = True
-        self._event.set()
+        self.wake()
 
     def wait(self) -> None:
         """Block until every chunk is readable.
@@ -69,8 +74,7 @@ class Admission:
             Exception: what kept a chunk from landing, as it was raised.
         """
         while self.n_left and self.error is None and not self._interrupted:
-            self._event.wait()
-            self._event.clear()
+            self._gate.acquire()
         if self.error is not None:
             raise self.error
         if self._interrupted:

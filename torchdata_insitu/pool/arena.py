@@ -22,6 +22,10 @@ __all__ = ["Arena", "ArenaRegion", "reserve_arenas"]
 _RESERVE = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | getattr(mmap, "MAP_NORESERVE", 0)
 
 
+# Address space costs nothing, and slots that an interrupt made the pool forget have to be replaced.
+_SPARE = 2
+
+
 class ArenaRegion:
     """Reserved address space for `n_rows` rows of one shape and data type.
 
@@ -128,6 +132,19 @@ class Arena:
         self.region.return_pages(self.row(first) * row_bytes, self.row(stop) * row_bytes)
         return self.shape.slot_bytes
 
+    @property
+    def n_charged(self) -> int:
+        """Slots that have memory."""
+        return self._n_begun - len(self._returned)
+
+    def recount(self, taken: set[int]) -> None:
+        """Let every slot that has memory and is not taken be idle."""
+        self._idle = [
+            slot
+            for slot in range(self._n_begun)
+            if slot not in taken and slot not in self._returned
+        ]
+
     def _has_no_memory(self, slot: int) -> bool:
         return slot in self._returned or slot >= self._n_begun
 
@@ -146,7 +163,7 @@ def reserve_arenas(shapes: Sequence[SlotShape], limit_bytes: int) -> list[Arena]
 
     Args:
         shapes: one for each new chunk source.
-        limit_bytes: no arena reserves more than this, for it could never fill more.
+        limit_bytes: no arena can fill more than this.
 
     Returns:
         The arenas, in the order of `shapes`.
@@ -157,7 +174,8 @@ def reserve_arenas(shapes: Sequence[SlotShape], limit_bytes: int) -> list[Arena]
     arenas: dict[int, Arena] = {}
     for members in groups.values():
         slots = {
-            n: max(1, min(shapes[n].n_chunks, limit_bytes // shapes[n].slot_bytes)) for n in members
+            n: _SPARE * max(1, min(shapes[n].n_chunks, limit_bytes // shapes[n].slot_bytes))
+            for n in members
         }
         total = sum(slots[n] * shapes[n].rows for n in members)
         region = ArenaRegion(total, shapes[members[0]])

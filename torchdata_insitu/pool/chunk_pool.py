@@ -17,56 +17,24 @@ relies on a lease before its segment is claimed.
 
 from __future__ import annotations
 
+import contextlib
+import os
 import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
-import numpy as np
-
-from torchdata_insitu.errors import BudgetError
+from torchdata_insitu.errors import ClosedError
 from torchdata_insitu.geometry.chunk_key import ChunkKey
 from torchdata_insitu.pool.admission import Admission
-from torchdata_insitu.pool.arena import Arena, ArenaRegion, reserve_arenas
+from torchdata_insitu.pool.arena import ArenaRegion
 from torchdata_insitu.pool.chunk_source import ChunkSource, SlotShape
 from torchdata_insitu.pool.memory_budget import resolve_budget, text_of_bytes
-from torchdata_insitu.pool.pool_pass import PoolPass, SlotFill, floor_text
+from torchdata_insitu.pool.mend import mend_counts
+from torchdata_insitu.pool.pool_pass import PoolPass, SlotFill, budget_error
+from torchdata_insitu.pool.resident import PoolWork, Resident
+from torchdata_insitu.pool.slots import Slots
+from torchdata_insitu.pool.take_back import take_back
 
 __all__ = ["ChunkPool"]
-
-
-class _Resident:
-    """A chunk that has a slot, and the fill of that slot."""
-
-    __slots__ = ("arena", "is_ready", "key", "leases", "out", "pool", "slot", "waiters")
-
-    def __init__(self, pool: ChunkPool, key: ChunkKey, arena: Arena, slot: int) -> None:
-        self.pool = pool
-        self.key = key
-        self.arena = arena
-        self.slot = slot
-        self.out: np.ndarray = arena.memory(slot)
-        self.is_ready = False
-        self.leases = 0
-        self.waiters: list[tuple[PoolPass, Admission]] = []
-
-    def finish(self, error: BaseException | None) -> None:
-        self.pool._landed(self, error, cancelled=False)  # noqa: SLF001 - a part of the pool
-
-    def abandon(self) -> None:
-        self.pool._landed(self, None, cancelled=True)  # noqa: SLF001 - a part of the pool
-
-
-class _Work:
-    """What to do once the lock is free."""
-
-    def __init__(self) -> None:
-        self.fills: dict[PoolPass, list[SlotFill]] = {}
-        self.woken: list[Admission] = []
-
-    def run(self) -> None:
-        for admission in self.woken:
-            admission.wake()
-        for pool_pass, fills in self.fills.items():
-            pool_pass.load(fills)
 
 
 class ChunkPool:
@@ -97,16 +65,18 @@ class ChunkPool:
         fixed, self._limit_bytes = resolve_budget(budget_bytes)
         self._is_auto = fixed is None
         self._budget_bytes = fixed or 0
+        self._pid = os.getpid()
         self._lock = threading.Lock()
-        self._arenas: dict[ChunkSource, Arena] = {}
-        self._residents: dict[ChunkKey, _Resident] = {}
+        self._slots = Slots()
+        self._residents: dict[ChunkKey, Resident] = {}
         self._passes: list[PoolPass] = []
-        self._charged_bytes = 0
+        self._disowned: set[Resident] = set()
+        self._is_torn = False
 
     def __repr__(self) -> str:
         """What was asked for and what is in use."""
         return (
-            f"ChunkPool({self._asked!r}: {text_of_bytes(self._charged_bytes)} charged, "
+            f"ChunkPool({self._asked!r}: {text_of_bytes(self._slots.charged_bytes)} charged, "
             f"{len(self._residents)} chunks resident, {len(self._passes)} live passes)"
         )
 
@@ -120,14 +90,9 @@ class ChunkPool:
         return self._budget_bytes
 
     @property
-    def limit_bytes(self) -> int:
-        """The most the budget may become."""
-        return self._limit_bytes
-
-    @property
     def charged_bytes(self) -> int:
         """Bytes of slots that have memory."""
-        return self._charged_bytes
+        return self._slots.charged_bytes
 
     @property
     def n_resident(self) -> int:
@@ -162,31 +127,36 @@ class ChunkPool:
 
         Raises:
             BudgetError: the floors of all live passes do not fit the budget.
+            ClosedError: in a forked child.
         """
         terms = [(shape.name, floor[s], shape.slot_bytes) for s, shape in slots.items()]
         new = PoolPass(self, name, sum(n * size for _, n, size in terms), load)
-        with self._lock:
-            missing = [source for source in slots if source not in self._arenas]
-        arenas = reserve_arenas([slots[source] for source in missing], self._limit_bytes)
-        with self._lock:
-            budget = self._budget_with(new)
-            needed = new.floor_bytes + sum(p.floor_bytes for p in self._passes)
-            if needed <= budget:
-                self._budget_bytes = budget
-                for source, arena in zip(missing, arenas, strict=True):
-                    self._arenas.setdefault(source, arena)
-                self._passes.append(new)
-                self._take_back()
-                return new
-            others = [f"{p.name!r} {text_of_bytes(p.floor_bytes)}" for p in self._passes]
-        fitting = fitting_block(budget - (needed - new.floor_bytes))
+        if os.getpid() != self._pid:
+            msg = (
+                f"the pool was made in process {self._pid} and used in its forked child "
+                f"{os.getpid()}: start workers with the 'spawn' method, or make a pool in the child"
+            )
+            raise ClosedError(msg)
+        reserved = self._slots.reserve(slots, self._limit_bytes)
+        try:
+            with self._working():
+                self._mend()
+                budget = self._budget_with(new)
+                others = list(self._passes)
+                left = budget - sum(p.floor_bytes for p in others)
+                if new.floor_bytes <= left:
+                    self._budget_bytes = budget
+                    self._slots.add(reserved)
+                    self._passes.append(new)
+                    take_back(self._passes, budget, self._unadmit)
+                    return new
+        except BaseException:
+            # Nobody else knows the pass yet.
+            self.close_pass(new)
+            raise
+        fitting = fitting_block(left)
         lower = f"lower block_chunks from {block_chunks} to {fitting}" if fitting else "read less"
-        msg = (
-            f"the floors of the live passes need {text_of_bytes(needed)} but budget_bytes is "
-            f"{text_of_bytes(budget)}: {'; '.join([floor_text(name, terms), *others])}; "
-            f"{lower} or raise budget_bytes to {needed}"
-        )
-        raise BudgetError(msg)
+        raise budget_error(new, terms, others, budget, lower)
 
     def _budget_with(self, new: PoolPass) -> int:
         if not self._is_auto:
@@ -197,16 +167,73 @@ class ChunkPool:
     def request(self, pool_pass: PoolPass, keys: Sequence[ChunkKey]) -> Admission:
         """Queue chunks for a pass and start what there is room for."""
         admission = Admission(len(keys))
-        work = _Work()
-        with self._lock:
+        with self._working() as work:
             if pool_pass.closed:
                 admission.interrupt()
                 return admission
             pool_pass.queue.extend((key, admission) for key in keys)
             pool_pass.ahead.append(admission)
             self._pump(work)
-        work.run()
         return admission
+
+    @contextlib.contextmanager
+    def _working(self) -> Iterator[PoolWork]:
+        """Hold the lock, and do afterwards what came up: also if an interrupt comes in between."""
+        work = PoolWork()
+        try:
+            with self._lock:
+                yield work
+        except BaseException:
+            self._is_torn = True
+            raise
+        finally:
+            self._run(work)
+
+    def _run(self, work: PoolWork) -> None:
+        for admission in work.woken:
+            admission.wake()
+        while work.fills:
+            pool_pass, fills = next(iter(work.fills.items()))
+            try:
+                pool_pass.load(fills)
+            except BaseException:
+                # An interrupt: whether these loads were accepted is not known.
+                del work.fills[pool_pass]
+                self._disown(fills)
+                for fill in [fill for others in work.fills.values() for fill in others]:
+                    fill.abandon()
+                raise
+            del work.fills[pool_pass]
+
+    def _disown(self, fills: Sequence[Resident]) -> None:
+        """Forget chunks that may or may not be loaded: nobody can be left waiting for them.
+
+        Their slots are not used again before somebody answers for them, which may be never; so they
+        are not charged until then.
+        """
+        error = ClosedError("reading a chunk was interrupted before it began: reset and ask again")
+        with self._working() as work:
+            for resident in fills:
+                if not resident.is_ready and self._residents.get(resident.key) is resident:
+                    self._forget(resident)
+                    self._fail(resident, error, work)
+            self._pump(work)
+
+    def _forget(self, resident: Resident) -> None:
+        self._disowned.add(resident)
+        self._slots.forget(resident.arena)
+        del self._residents[resident.key]
+
+    def forget_loads(self, pool_pass: PoolPass) -> None:
+        """Forget what the readers of a closed pass have not answered for after they were cancelled.
+
+        These are loads that a thread is just writing, and any that an interrupt lost.
+        """
+        with self._working() as work:
+            for resident in list(self._residents.values()):
+                if resident.loader is pool_pass and not (resident.is_ready or resident.leases):
+                    self._forget(resident)
+            self._pump(work)
 
     def claim(self, pool_pass: PoolPass, admission: Admission) -> None:
         """Take nothing back any more of what `admission` leases."""
@@ -214,21 +241,6 @@ class ChunkPool:
             admission.is_claimed = True
             while pool_pass.ahead and pool_pass.ahead[0].is_claimed:
                 pool_pass.ahead.popleft()
-
-    def _take_back(self) -> None:
-        """Give room to the floors of all live passes, from what was read ahead.
-
-        Chunks go back to the head of their queue in draw order, the last one first.
-        """
-        excess = sum(p.reserved_bytes for p in self._passes) - self._budget_bytes
-        for pool_pass in self._passes:
-            for admission in reversed(pool_pass.ahead):
-                while excess > 0 and pool_pass.held_bytes > pool_pass.floor_bytes:
-                    if admission.is_claimed or not admission.leased:
-                        break
-                    before = pool_pass.reserved_bytes
-                    self._unadmit(pool_pass, admission)
-                    excess -= before - pool_pass.reserved_bytes
 
     def _unadmit(self, pool_pass: PoolPass, admission: Admission) -> None:
         key = admission.leased.pop()
@@ -242,21 +254,23 @@ class ChunkPool:
 
     def release(self, pool_pass: PoolPass, keys: Iterable[ChunkKey]) -> None:
         """Give back one lease of each chunk; a chunk nobody leases leaves memory."""
-        work = _Work()
-        with self._lock:
+        with self._working() as work:
             for key in keys:
                 if key in pool_pass.leases:
                     self._drop_lease(pool_pass, key)
             self._pump(work)
-        work.run()
 
     def close_pass(self, pool_pass: PoolPass) -> None:
-        """End a pass: its queue, leases and floor go; loads under way end by themselves."""
-        work = _Work()
-        with self._lock:
-            if pool_pass.closed:
-                return
+        """End a pass: its queue, leases and floor go; loads under way end by themselves.
+
+        May be called again, and goes on where an interrupt left it.
+        """
+        with self._working() as work:
+            self._mend()
             pool_pass.closed = True
+            if pool_pass not in self._passes:
+                pool_pass.leases.clear()
+                return
             self._passes.remove(pool_pass)
             waiting = {id(a): a for _, a in pool_pass.queue}
             pool_pass.queue.clear()
@@ -270,7 +284,13 @@ class ChunkPool:
             self._pump(work)
         for admission in waiting.values():
             admission.interrupt()
-        work.run()
+
+    def _mend(self) -> None:
+        if self._is_torn:
+            self._slots.charged_bytes = mend_counts(
+                self._passes, self._residents, self._disowned, self._slots.arenas
+            )
+            self._is_torn = False
 
     def first_rows(self, keys: Sequence[ChunkKey]) -> list[int]:
         """Row of its region at which each chunk starts; the caller leases them all."""
@@ -279,16 +299,14 @@ class ChunkPool:
 
     def region(self, source: ChunkSource) -> ArenaRegion:
         """The region that holds the rows of a source."""
-        return self._arenas[source].region
+        return self._slots[source].region
 
     def return_memory(self) -> None:
         """Give the memory of idle slots back to the system."""
         with self._lock:
-            for arena in self._arenas.values():
-                while arena.has_idle:
-                    self._charged_bytes -= arena.return_idle_slot()
+            self._slots.return_memory()
 
-    def _pump(self, work: _Work) -> None:
+    def _pump(self, work: PoolWork) -> None:
         for pool_pass in self._passes:
             queue = pool_pass.queue
             while queue:
@@ -297,8 +315,10 @@ class ChunkPool:
                     break
                 queue.popleft()
 
-    def _admit(self, pool_pass: PoolPass, key: ChunkKey, admission: Admission, work: _Work) -> bool:
-        arena = self._arenas[key.source]  # type: ignore[index]
+    def _admit(
+        self, pool_pass: PoolPass, key: ChunkKey, admission: Admission, work: PoolWork
+    ) -> bool:
+        arena = self._slots[key.source]  # type: ignore[index]
         size = arena.shape.slot_bytes
         if key not in pool_pass.leases:
             others = sum(p.reserved_bytes for p in self._passes if p is not pool_pass)
@@ -307,11 +327,12 @@ class ChunkPool:
                 return False
         resident = self._residents.get(key)
         if resident is None:
-            slot = self._take_slot(arena)
+            slot = self._slots.take(arena, self._budget_bytes)
             if slot is None:
                 return False
-            resident = self._residents[key] = _Resident(self, key, arena, slot)
+            resident = Resident(self, key, arena, slot, pool_pass)
             work.fills.setdefault(pool_pass, []).append(resident)
+            self._residents[key] = resident
         if key not in pool_pass.leases:
             pool_pass.held_bytes += size
         pool_pass.leases[key] = pool_pass.leases.get(key, 0) + 1
@@ -323,20 +344,6 @@ class ChunkPool:
             work.woken.append(admission)
         return True
 
-    def _take_slot(self, arena: Arena) -> int | None:
-        if arena.has_idle:
-            return arena.take_idle()
-        if not arena.has_untouched:
-            return None
-        size = arena.shape.slot_bytes
-        for other in self._arenas.values():
-            while self._charged_bytes + size > self._budget_bytes and other.has_idle:
-                self._charged_bytes -= other.return_idle_slot()
-        if self._charged_bytes + size > self._budget_bytes:
-            return None
-        self._charged_bytes += size
-        return arena.take_untouched()
-
     def _drop_lease(self, pool_pass: PoolPass, key: ChunkKey) -> None:
         resident = self._residents[key]
         pool_pass.leases[key] -= 1
@@ -347,36 +354,46 @@ class ChunkPool:
         if resident.leases == 0 and resident.is_ready:
             self._free(resident)
 
-    def _free(self, resident: _Resident) -> None:
+    def _free(self, resident: Resident) -> None:
         del self._residents[resident.key]
         resident.arena.put_back(resident.slot)
 
-    def _landed(self, resident: _Resident, error: BaseException | None, *, cancelled: bool) -> None:
-        """The last writer of a slot has left it.
+    def landed(
+        self, resident: Resident, error: BaseException | None, *, is_cancelled: bool
+    ) -> None:
+        """The last writer of a slot has left it; called once for each fill, from any thread.
 
         Thread A (a decode thread) comes here while thread B (a consumer) closes its pass: whoever
         gets the lock second finds the lease gone or the chunk ready, and frees the slot.
         """
-        work = _Work()
-        with self._lock:
-            waiters, resident.waiters = resident.waiters, []
-            if cancelled and waiters:
+        with self._working() as work:
+            if resident in self._disowned:
+                self._disowned.remove(resident)
+                self._slots.recover(resident.arena, resident.slot)
+            elif is_cancelled and resident.waiters:
                 # Another pass waits for a chunk whose reader was stopped: its own loader reads it.
-                resident.waiters = waiters
-                work.fills[waiters[0][0]] = [resident]
-            elif error is None and not cancelled:
+                resident.loader = resident.waiters[0][0]
+                work.fills[resident.loader] = [resident]
+            elif error is None and not is_cancelled:
                 resident.is_ready = True
+                waiters, resident.waiters = resident.waiters, []
                 work.woken = [admission for _, admission in waiters if admission.count_down()]
                 if resident.leases == 0:
                     self._free(resident)
             else:
-                for pool_pass, admission in waiters:
-                    if error is not None:
-                        admission.fail(error)
-                    admission.leased.remove(resident.key)
-                    work.woken.append(admission)
-                    while resident.key in pool_pass.leases:
-                        self._drop_lease(pool_pass, resident.key)
+                self._fail(resident, error, work)
                 self._free(resident)
             self._pump(work)
-        work.run()
+
+    def _fail(self, resident: Resident, error: BaseException | None, work: PoolWork) -> None:
+        """Tell everybody who waits for a chunk that it will not come, and take their leases."""
+        waiters, resident.waiters = resident.waiters, []
+        size = resident.arena.shape.slot_bytes
+        for pool_pass, admission in waiters:
+            if error is not None:
+                admission.fail(error)
+            admission.leased.remove(resident.key)
+            work.woken.append(admission)
+            if pool_pass.leases.pop(resident.key, 0):
+                pool_pass.held_bytes -= size
+        resident.leases = 0

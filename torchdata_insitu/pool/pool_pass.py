@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
+from torchdata_insitu.errors import BudgetError
 from torchdata_insitu.geometry.chunk_key import ChunkKey
 from torchdata_insitu.pool.admission import Admission
 from torchdata_insitu.pool.memory_budget import text_of_bytes
@@ -15,7 +16,7 @@ from torchdata_insitu.pool.memory_budget import text_of_bytes
 if TYPE_CHECKING:
     from torchdata_insitu.pool.chunk_pool import ChunkPool
 
-__all__ = ["PoolPass", "SlotFill"]
+__all__ = ["PoolPass", "SlotFill", "budget_error"]
 
 
 class SlotFill(Protocol):
@@ -100,9 +101,35 @@ class PoolPass:
         """Drop the queue, every lease and the floor; idempotent."""
         self._pool.close_pass(self)
 
+    def forget_loads(self) -> None:
+        """After `close`, and once its readers were cancelled: wait for none of them any more."""
+        self._pool.forget_loads(self)
 
-def floor_text(name: str, terms: Sequence[tuple[str, int, int]]) -> str:
-    """A pass's floor with array, chunks and their size: `'train' 8 MB (t2m 4 x 2 MB)`."""
-    total = sum(count * size for _, count, size in terms)
+
+def budget_error(
+    new: PoolPass,
+    terms: Sequence[tuple[str, int, int]],
+    others: Sequence[PoolPass],
+    budget_bytes: int,
+    advice: str,
+) -> BudgetError:
+    """The floors of the live passes and of a new one are more than the budget.
+
+    Args:
+        new: the pass that does not fit.
+        terms: array, chunks and bytes of a chunk, of its floor.
+        others: the live passes.
+        budget_bytes: what there is.
+        advice: what to do other than raising the budget.
+    """
+    needed = new.floor_bytes + sum(other.floor_bytes for other in others)
     parts = " + ".join(f"{array} {count} x {text_of_bytes(size)}" for array, count, size in terms)
-    return f"{name!r} {text_of_bytes(total)} ({parts})"
+    floors = [
+        f"{new.name!r} {text_of_bytes(new.floor_bytes)} ({parts})",
+        *(f"{other.name!r} {text_of_bytes(other.floor_bytes)}" for other in others),
+    ]
+    return BudgetError(
+        f"the floors of the live passes need {text_of_bytes(needed)} but budget_bytes is "
+        f"{text_of_bytes(budget_bytes)}: {'; '.join(floors)}; {advice} or raise budget_bytes to "
+        f"{needed}"
+    )
