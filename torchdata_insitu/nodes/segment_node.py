@@ -21,19 +21,11 @@ __all__ = ["FetchedSegment", "ResidentSegment", "SegmentNode"]
 
 
 @dataclass(frozen=True, eq=False)
-class FetchedSegment:
-    """A segment whose chunks were asked for."""
+class _OfSegment:
+    """A segment on its way through the chain."""
 
     segment: Segment
     """What is drawn."""
-    admission: Admission
-    """What it still waits for."""
-    pool_pass: PoolPass
-    """Who leases its chunks."""
-    sources: tuple[ChunkSource, ...]
-    """The chunk source of each array, by its number in the plan."""
-    is_last: bool
-    """Whether the pass ends with it."""
 
     @property
     def cursor(self) -> Cursor:
@@ -47,27 +39,29 @@ class FetchedSegment:
 
 
 @dataclass(frozen=True, eq=False)
-class ResidentSegment:
+class FetchedSegment(_OfSegment):
+    """A segment whose chunks were asked for."""
+
+    admission: Admission
+    """What it still waits for."""
+    pool_pass: PoolPass
+    """Who leases its chunks."""
+    sources: tuple[ChunkSource, ...]
+    """The chunk source of each array, by its number in the plan."""
+    is_last: bool
+    """Whether the pass ends with it."""
+
+
+@dataclass(frozen=True, eq=False)
+class ResidentSegment(_OfSegment):
     """A segment whose chunks can be read."""
 
-    segment: Segment
-    """What is drawn."""
     lookups: tuple[RowLookup, ...]
     """Where the rows of each array are, by its number in the plan."""
     regions: tuple[np.ndarray, ...]
     """The rows of each array's region, by its number in the plan."""
     fetched: FetchedSegment
     """Where it came from."""
-
-    @property
-    def cursor(self) -> Cursor:
-        """The cursor of its first draw."""
-        return self.segment.cursor
-
-    @property
-    def after(self) -> Cursor:
-        """The cursor of the segment that follows it."""
-        return self.segment.after
 
     def release(self) -> None:
         """Give back the chunks that no later segment needs at once; the last one ends the pass."""
