@@ -17,7 +17,7 @@ from tests.fake_stores import with_bytes
 from tests.fetch.loads import load, one_array, stale_slot
 from torchdata_insitu.errors import DecodeError
 from torchdata_insitu.fetch.decoder import ChunkDecoder
-from torchdata_insitu.fetch.requests import plan_requests
+from torchdata_insitu.fetch.requests import RequestTable
 from torchdata_insitu.testing import make_store
 
 # Uneven last chunks on every axis, whatever the sample axis.
@@ -252,7 +252,7 @@ def test_short_chunk_never_shows_what_was_in_the_slot(codec):
     slot = stale_slot(array)
     payload = sync(short.get("t/0.0", default_buffer_prototype())).to_bytes()
     with pytest.raises(DecodeError):
-        ChunkDecoder(array).decode(payload, plan_requests(array, 0)[0], slot)
+        ChunkDecoder(array).decode(payload, RequestTable(array).requests(0)[0], slot)
 
 
 def zstd_frames(*pieces, with_size=True):

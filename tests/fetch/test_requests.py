@@ -10,7 +10,7 @@ from zarr.storage import MemoryStore
 
 from tests.fetch.loads import one_array
 from torchdata_insitu.errors import GeometryError
-from torchdata_insitu.fetch.requests import RequestTable, plan_requests
+from torchdata_insitu.fetch.requests import RequestTable
 from torchdata_insitu.testing import make_store
 
 
@@ -37,7 +37,9 @@ def test_keys_are_those_that_zarr_wrote(options, name, sample_axis):
     store = make_store({name: values}, chunks=(2, 2, 3), **options)
     array = one_array(store, sample_axis=sample_axis)
     planned = [
-        request.key for run in range(array.n_chunks) for request in plan_requests(array, run)
+        request.key
+        for run in range(array.n_chunks)
+        for request in RequestTable(array).requests(run)
     ]
     assert sorted(planned) == sorted(chunk_keys(store, f"{name}/"))
 
@@ -45,7 +47,7 @@ def test_keys_are_those_that_zarr_wrote(options, name, sample_axis):
 def test_keys_of_a_root_array_have_no_prefix():
     store = MemoryStore()
     zarr.create_array(store, data=np.ones((4, 2)), chunks=(2, 2))
-    assert [request.key for request in plan_requests(one_array(store), 1)] == ["c/1/0"]
+    assert [request.key for request in RequestTable(one_array(store)).requests(1)] == ["c/1/0"]
 
 
 @given(data=st.data())
@@ -89,11 +91,11 @@ def test_requests_of_a_chunk_cover_its_rows_once(data):
 )
 def test_direct_means_that_the_stored_chunk_is_the_slot(shape, chunks, axis, direct):
     array = one_array(make_store({"t": shape}, chunks=chunks), sample_axis=axis)
-    assert {request.direct for request in plan_requests(array, 0)} == {direct}
+    assert {request.direct for request in RequestTable(array).requests(0)} == {direct}
 
 
 @pytest.mark.parametrize("run, tile", [(-1, 0), (3, 0), (0, 1)])
 def test_chunk_that_is_not_there_is_refused(run, tile):
     array = one_array(make_store({"t": (6, 2)}, chunks=(2, 2)))
     with pytest.raises(GeometryError, match=r"'t' has the chunks \(0, 0\) to \(2, 0\)"):
-        plan_requests(array, run, tile)
+        RequestTable(array).requests(run, tile)

@@ -72,11 +72,6 @@ class ChunkFetcher:
         return self._engine.counts.by_name("n_reads")
 
     @property
-    def n_found(self) -> Counter[str]:
-        """Stored chunks whose bytes came, by array."""
-        return self._engine.counts.by_name("n_found")
-
-    @property
     def n_missing(self) -> Counter[str]:
         """Stored chunks that were not in the store and were filled, by array."""
         return self._engine.counts.by_name("n_missing")

@@ -91,14 +91,3 @@ class RequestTable:
                 )
             )
         return tuple(requests)
-
-
-def plan_requests(
-    array: ArrayGeometry, sample_run: int, field_tile: int = 0
-) -> tuple[Request, ...]:
-    """The requests of one chunk; see `RequestTable` for many chunks of one array.
-
-    Raises:
-        GeometryError: The array has no such chunk.
-    """
-    return RequestTable(array).requests(sample_run, field_tile)
