@@ -3,6 +3,7 @@
 import gc
 import pathlib
 import threading
+import time
 
 import hypothesis
 import obstore
@@ -34,11 +35,12 @@ def no_leaked_threads(started_runtimes):
     if not new_threads(before):
         return
     gc.collect()
-    for thread in new_threads(before):
-        # One that ends what was collected may be on its way to start.
-        thread._started.wait(JOIN_S)
-        thread.join(JOIN_S)
-    left = new_threads(before)
+    # What was collected may be ended by a thread that starts only now, or while others are joined.
+    deadline = time.monotonic() + JOIN_S
+    while (left := new_threads(before)) and time.monotonic() < deadline:
+        for thread in left:
+            thread._started.wait(JOIN_S)
+            thread.join(JOIN_S)
     if left:
         pytest.fail(f"threads left running: {sorted(thread.name for thread in left)}")
 
