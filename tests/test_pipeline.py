@@ -158,4 +158,6 @@ def test_the_first_batch_does_not_wait_for_the_plan_of_the_epoch():
     views = tdi.open_arrays(store)
     with tdi.build_loader(store, views, budget_bytes=10**6, **options) as loader:
         next(iter(loader))
-        assert len(loader.chain.fetcher._ahead) <= 8
+        # A batch draws from three segments at most, and each is asked for with 16 chunks more.
+        assert len(loader.chain.fetcher._ahead) <= 3 * 16
+        assert loader.stats().reads["t"] <= 4 * 64

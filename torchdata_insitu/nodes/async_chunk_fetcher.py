@@ -209,8 +209,9 @@ class AsyncChunkFetcher(SourcedNode[FetchedSegment]):
         return FetchedSegment(segment, admission, pool_pass, self._sources, is_last)
 
     def _fill(self) -> None:
+        n_asked = 0
         while not self._ended and (
-            len(self._ahead) < _MIN_SEGMENTS_AHEAD or self._pass is None or self._wants_more()
+            len(self._ahead) < _MIN_SEGMENTS_AHEAD or self._pass is None or self._wants(n_asked)
         ):
             try:
                 segment = next(self.source)
@@ -219,14 +220,16 @@ class AsyncChunkFetcher(SourcedNode[FetchedSegment]):
                 break
             keys = [key._replace(source=self._sources[key.source]) for key in segment.admit]
             self._ahead.append((segment, self._live_pass().request(keys)))
+            n_asked += len(keys)
 
-    def _wants_more(self) -> bool:
+    def _wants(self, n_asked: int) -> bool:
         # A budget that holds the whole epoch is no reason to plan it all before the first batch:
-        # the reads stay busy with less, and there is a next time.
+        # the reads stay busy with less, and there is a next time. What landed meanwhile does not
+        # count as room, or reads that keep up with the planning would hold the first batch back.
         if self._pass is None or self._pass.has_queue:
             return False
         n_awaited = sum(admission.n_left for _, admission in self._ahead)
-        return n_awaited < _READS_AHEAD * self.max_inflight
+        return max(n_asked, n_awaited) < _READS_AHEAD * self.max_inflight
 
     def _live_pass(self) -> PoolPass:
         if self._pass is None:
