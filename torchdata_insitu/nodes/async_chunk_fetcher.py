@@ -100,6 +100,8 @@ class AsyncChunkFetcher(SourcedNode[FetchedSegment]):
             decode_threads = whole_number("decode_threads", decode_threads, least=1)
         self.decode_threads = decode_threads
         self._ahead: deque[tuple[Segment, Admission]] = deque()
+        # From the oldest admission on that has not landed; what landed is not looked at again.
+        self._landing: deque[Admission] = deque()
         self._ended = False
         self._pass: PoolPass | None = None
         self._finalizer: weakref.finalize[Any, Any] | None = None
@@ -190,6 +192,7 @@ class AsyncChunkFetcher(SourcedNode[FetchedSegment]):
         # The pass is closed first: then no load that is cancelled is waited for and read again.
         # An interrupt may leave this half way, so that nothing is forgotten before it is done.
         self._ahead.clear()
+        self._landing.clear()
         pool_pass, finalizer = self._pass, self._finalizer
         if pool_pass is not None:
             _end_pass(pool_pass, tuple(self._fetchers.values()))
@@ -219,7 +222,9 @@ class AsyncChunkFetcher(SourcedNode[FetchedSegment]):
                 self._ended = True
                 break
             keys = [key._replace(source=self._sources[key.source]) for key in segment.admit]
-            self._ahead.append((segment, self._live_pass().request(keys)))
+            admission = self._live_pass().request(keys)
+            self._ahead.append((segment, admission))
+            self._landing.append(admission)
             n_asked += len(keys)
 
     def _wants(self, n_asked: int) -> bool:
@@ -228,7 +233,9 @@ class AsyncChunkFetcher(SourcedNode[FetchedSegment]):
         # count as room, or reads that keep up with the planning would hold the first batch back.
         if self._pass is None or self._pass.has_queue:
             return False
-        n_awaited = sum(admission.n_left for _, admission in self._ahead)
+        while self._landing and not self._landing[0].n_left:
+            self._landing.popleft()
+        n_awaited = sum(admission.n_left for admission in self._landing)
         return max(n_asked, n_awaited) < _READS_AHEAD * self.max_inflight
 
     def _live_pass(self) -> PoolPass:
@@ -288,7 +295,7 @@ class AsyncChunkFetcher(SourcedNode[FetchedSegment]):
     def __getstate__(self) -> dict[str, Any]:
         """Without readers; a copy makes its own."""
         state = super().__getstate__()
-        state["_ahead"] = deque()
+        state.update(_ahead=deque(), _landing=deque())
         for runtime in ("_fetchers", "_sources", "_by_source"):
             del state[runtime]
         return state
