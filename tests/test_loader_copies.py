@@ -66,7 +66,7 @@ def test_a_copy_of_a_running_loader_ends_what_it_started_itself(copied):
         pool = other.chain.fetcher.pool
         assert pool.n_passes == 1
         del other
-        assert (pool.n_passes, pool.n_resident, new_threads(ours)) == (0, 0, [])
+        assert (pool.n_passes, pool.n_in_use, new_threads(ours)) == (0, 0, [])
     assert new_threads(before) == []
 
 

@@ -175,7 +175,7 @@ def test_an_error_returns_leases_floor_and_threads(prefetch_factor):
     fails = FailsAt(2)
     loader = make_loader(pool=pool, batch_transforms=[fails], prefetch_factor=prefetch_factor)
     taken_until_it_breaks(loader, LookupError)
-    assert (pool.n_passes, pool.n_resident, new_threads(before)) == (0, 0, [])
+    assert (pool.n_passes, pool.n_in_use, new_threads(before)) == (0, 0, [])
     assert len(all_ids(loader)) == 5
     loader.close()
 

@@ -72,7 +72,7 @@ def test_close_ends_iterators_threads_and_leases_and_the_next_iteration_works(
     state = loader.state_dict()
     for _ in range(2):
         loader.close()
-        assert (pool.n_passes, pool.n_resident, new_threads(before)) == (0, 0, [])
+        assert (pool.n_passes, pool.n_in_use, new_threads(before)) == (0, 0, [])
         with pytest.raises(ClosedError):
             next(items)
     assert loader.state_dict() == state
@@ -123,7 +123,7 @@ def test_a_loader_that_goes_ends_what_it_started(root):
     gone = weakref.ref(loader)
     del loader
     assert gone() is None
-    assert (pool.n_passes, pool.n_resident) == (0, 0)
+    assert (pool.n_passes, pool.n_in_use) == (0, 0)
     for thread in threading.enumerate():
         if thread.name.startswith("insitu-decode"):
             thread.join(JOIN_S)
@@ -148,7 +148,7 @@ def test_a_loader_is_collected_however_its_iteration_ended(root, end):
     del loader, items, transforms
     gc.collect()
     assert gone() is None
-    eventually(lambda: (pool.n_passes, pool.n_resident) == (0, 0))
+    eventually(lambda: (pool.n_passes, pool.n_in_use) == (0, 0))
 
 
 @each_root
@@ -174,7 +174,7 @@ def test_fifty_breaks_leave_nothing(prefetch_factor, tmp_path):
         # A decode thread may have been started meanwhile, for what was read ahead.
         assert len(new_threads(threads)) <= n_threads + 1
         assert pool.n_passes == 1
-    assert (pool.n_passes, pool.n_resident, new_threads(threads)) == (0, 0, [])
+    assert (pool.n_passes, pool.n_in_use, new_threads(threads)) == (0, 0, [])
     assert open_descriptors().keys() == descriptors
 
 

@@ -27,7 +27,7 @@ def run_at_the_floor(store, views, axes, **options):
             check_batches(loader, oracle, 2, check_charge)
     assert pool.budget_bytes == floor
     assert pool.charged_bytes <= floor
-    assert (pool.n_passes, pool.n_resident) == (0, 0)
+    assert (pool.n_passes, pool.n_in_use) == (0, 0)
 
 
 @pytest.fixture(scope="module")

@@ -213,7 +213,7 @@ def test_damaged_chunk_is_named_and_repaired(place, codec, damage, tmp_path):
         assert loader.epoch == 2
         check_batches(loader, oracle)
     pool = loader.chain.pool_node.pool
-    assert (pool.n_passes, pool.n_resident) == (0, 0)
+    assert (pool.n_passes, pool.n_in_use) == (0, 0)
 
 
 def check(batch, oracle, seen):

@@ -50,7 +50,7 @@ def test_one_pass_after_the_other_in_one_pool(store, arrays, prefetch_factor):
         for _ in range(2):
             assert samples_of(train) == list(range(1, 30))
             assert samples_of(val) == list(range(31, 48))
-    assert (pool.n_passes, pool.n_resident) == (0, 0)
+    assert (pool.n_passes, pool.n_in_use) == (0, 0)
 
 
 @pytest.mark.parametrize("prefetch_factor", [0, 2])
@@ -62,7 +62,7 @@ def test_a_pass_in_the_middle_of_another_in_one_pool(store, arrays, prefetch_fac
         first = samples_of([next(batches)])
         assert samples_of(val) == list(range(31, 48))
         assert sorted(first + samples_of(batches)) == list(range(1, 30))
-    assert (pool.n_passes, pool.n_resident) == (0, 0)
+    assert (pool.n_passes, pool.n_in_use) == (0, 0)
 
 
 def samples_of(batches):
@@ -90,7 +90,7 @@ def test_a_pass_starts_after_a_chunk_read_ahead_by_another_failed():
         with pytest.raises(DecodeError):
             samples_of(batches)
         assert train.position == 12
-    assert (pool.n_passes, pool.n_resident) == (0, 0)
+    assert (pool.n_passes, pool.n_in_use) == (0, 0)
 
 
 def when_a_load_fails(pool):
@@ -157,7 +157,7 @@ def test_any_crowd_at_the_sum_of_the_floors(store, arrays, crowd):
                     break
         for loader in loaders:
             loader.close()
-    assert (pool.n_passes, pool.n_resident) == (0, 0)
+    assert (pool.n_passes, pool.n_in_use) == (0, 0)
 
 
 def check_values(batch, offsets):
@@ -195,4 +195,4 @@ def test_a_pass_that_ends_while_another_makes_room_for_it(store, arrays):
         assert closed
         first.close()
         assert not our_threads()
-        assert (pool.n_passes, pool.n_resident) == (0, 0)
+        assert (pool.n_passes, pool.n_in_use) == (0, 0)

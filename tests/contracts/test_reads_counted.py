@@ -177,7 +177,7 @@ def reads_by_epoch(store, views, n_epochs=2, **options):
                 pass
             stats = Counter(loader.stats().reads)
             assert stats == Counter(reads_of(store, planned[0]))
-            found.append(dict(stats - before))
+            found.append({name: stats[name] - before[name] for name in planned[0]})
             before = stats
     return planned, found
 
@@ -203,6 +203,33 @@ def test_windows_are_never_read_more_often_than_planned(chunks, shuffle, lanes, 
     # What is read depends on what fits, and not on what comes first.
     store.reset()
     assert reads_by_epoch(store, views, **options)[1] == found
+
+
+@pytest.mark.parametrize("shuffle", [True, False])
+@pytest.mark.parametrize("lanes", [1, 3])
+def test_with_room_for_the_split_a_second_epoch_reads_nothing(shuffle, lanes):
+    store, views = windows_over({"t": (4, 2), "u": (6, 1)})
+    arrays = {view.arrays[0] for view in views.values()}
+    options = {"batch_size": 8, "block_chunks": 4, "lanes": lanes, "shuffle": shuffle}
+    options["budget_bytes"] = sum(array.chunk_bytes * array.n_chunks for array in arrays)
+    _, found = reads_by_epoch(store, views, n_epochs=3, **options)
+    assert set(chunk_gets(store).values()) == {1}
+    assert found[1] == found[2] == {"t": 0, "u": 0}
+
+
+def test_a_second_loader_on_the_pool_reads_nothing_that_the_first_read():
+    store, arrays = counting({"t": (40, 2)}, (4, 2))
+    pool = tdi.ChunkPool(PLENTY)
+    options = {"batch_size": 8, "pool": pool, "block_chunks": 2}
+    split = tdi.split_by_range(arrays, {"half": (0, 20)})["half"]
+    with tdi.build_loader(store, arrays, split=split, **options) as first:
+        for _ in first:
+            pass
+    with tdi.build_loader(store, arrays, seed=7, **options) as second:
+        for _ in second:
+            pass
+    assert set(chunk_gets(store).values()) == {1}
+    assert (first.stats().reads["t"], second.stats().reads["t"]) == (5, 5)
 
 
 @pytest.mark.parametrize("shuffle", [True, False])

@@ -48,7 +48,7 @@ class Stalled:
         return tdi.build_loader(self.store, self.views, pool=self.pool, **options)
 
     def is_held(self):
-        return self.pool.n_passes or self.pool.n_resident or our_threads()
+        return self.pool.n_passes or self.pool.n_in_use or our_threads()
 
     def check_nothing_is_left_soon(self):
         """After a collection, which may have to leave the rest to another thread."""

@@ -38,7 +38,18 @@ def test_each_chunk_is_read_once_an_epoch():
             for item in node:
                 finished(item)
             assert store.reads() == node.n_reads["t2m"] == epoch * N_CHUNKS
+            node.pool.clear()
             node.reset(None)
+
+
+def test_chunks_that_are_still_resident_are_not_read_again():
+    store = CountingStore(small_store())
+    with shut_down(make_fetcher(store)) as node:
+        for _ in range(2):
+            for item in node:
+                finished(item)
+            node.reset(None)
+    assert store.reads() == node.n_reads["t2m"] == N_CHUNKS
 
 
 def test_a_consumer_that_stops_stops_the_reading():
@@ -88,7 +99,7 @@ def test_leases_and_floor_end_with_the_pass(end):
         gc.collect()
     assert pool.n_passes == 0
     # A slot is free when its last writer has left it.
-    eventually(lambda: pool.n_resident == 0)
+    eventually(lambda: pool.n_in_use == 0)
     if end != "del":
         assert item.pool_pass.closed
         node.shutdown()

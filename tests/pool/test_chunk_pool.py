@@ -85,16 +85,16 @@ def test_two_passes_share_one_load():
     second.wait()
 
 
-def test_a_chunk_leaves_memory_with_its_last_lease():
+def test_a_chunk_is_in_use_until_its_last_lease_and_then_kept():
     pool, loads = ChunkPool(4 * SLOT), Loads()
     mine = open_pass(pool, loads)
     mine.request(keys(1))
     mine.request(keys(1))
     loads.land_all()
     mine.release(keys(1))
-    assert pool.n_resident == 1
+    assert (pool.n_resident, pool.n_in_use) == (1, 1)
     mine.release(keys(1))
-    assert pool.n_resident == 0
+    assert (pool.n_resident, pool.n_in_use) == (1, 0)
 
 
 def test_what_does_not_fit_waits_until_a_release():
@@ -144,7 +144,7 @@ def test_closing_a_pass_returns_its_leases_and_its_floor():
     loads.land_all()
     mine.close()
     mine.close()
-    assert (pool.n_resident, pool.n_passes) == (0, 0)
+    assert (pool.n_in_use, pool.n_passes) == (0, 0)
     open_pass(pool, loads)
 
 
@@ -319,7 +319,7 @@ def test_random_passes_never_get_stuck_and_always_read_their_own_rows():
             assert (rows[row : row + 2] == key.sample_run).all()
         mine.release(wanted)
         assert pool.charged_bytes <= 6 * SLOT
-    assert pool.n_resident == 0
+    assert pool.n_in_use == 0
 
 
 def test_a_pass_that_starts_takes_back_what_another_read_ahead():
@@ -347,9 +347,9 @@ def test_what_is_claimed_is_never_taken_back():
     first, second = mine.request(keys(0, 1)), mine.request(keys(2, 3))
     loads.land_all()
     mine.claim(first)
-    mine.claim(second)
     open_pass(pool, Loads(), name="val")
-    assert mine.held_bytes == 4 * SLOT
+    assert list(mine.leases) == keys(0, 1)
+    assert (first.n_left, second.n_left) == (0, 2)
 
 
 def test_a_load_taken_back_on_its_way_frees_its_slot_when_it_lands():

@@ -1,9 +1,9 @@
 import pytest
 
 from torchdata_insitu.pool.memory_budget import (
+    PoolBudget,
     _free_in_groups,
     free_memory_bytes,
-    resolve_budget,
     text_of_bytes,
 )
 
@@ -41,9 +41,17 @@ def test_no_group_is_no_limit(tmp_path):
 
 
 def test_a_share_is_of_what_is_free():
-    fixed, limit = resolve_budget("25%")
-    assert fixed == limit
-    assert 0 < fixed < free_memory_bytes() / 2
+    budget = PoolBudget("25%")
+    assert budget.n_bytes == budget.limit_bytes == budget.grown_for(2 * budget.limit_bytes)
+    assert 0 < budget.n_bytes < free_memory_bytes() / 2
+
+
+def test_auto_grows_to_twice_the_floors_and_never_shrinks():
+    budget = PoolBudget("auto")
+    assert (budget.n_bytes, budget.grown_for(100)) == (0, 200)
+    budget.n_bytes = 200
+    assert budget.grown_for(50) == 200
+    assert budget.grown_for(budget.limit_bytes) == budget.limit_bytes
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ import threading
 
 from torchdata_insitu.errors import ClosedError
 from torchdata_insitu.geometry.chunk_key import ChunkKey
+from torchdata_insitu.pool.debug_mode import check_may_wait, is_debugging
 
 __all__ = ["Admission"]
 
@@ -73,6 +74,8 @@ class Admission:
             ClosedError: `interrupt` was called.
             Exception: what kept a chunk from landing, as it was raised.
         """
+        if is_debugging():
+            check_may_wait()
         while self.n_left and self.error is None and not self._interrupted:
             self._gate.acquire()
         if self.error is not None:

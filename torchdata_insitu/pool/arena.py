@@ -96,6 +96,11 @@ class Arena:
         """Whether a slot could be taken that has no memory."""
         return bool(self._returned) or self._n_begun < self._n_slots
 
+    @property
+    def n_idle(self) -> int:
+        """Slots that have memory and hold no chunk."""
+        return len(self._idle)
+
     def take_idle(self) -> int:
         """Take a slot whose memory is charged already: touching memory anew is slow."""
         return self._idle.pop()

@@ -3,16 +3,18 @@
 Slot life: FREE -> FILLING -> READY -> FREE, or FILLING -> FREE when the load fails. Bytes of a slot
 are written only while it is FILLING and read only while it is READY under a lease. A slot leaves
 FILLING only when its last writer has left, which `finish` and `abandon` announce: cancelling a
-load never frees its slot.
+load never frees its slot. A READY chunk that nobody leases is kept until its slot is needed, the
+least recently used first; asked for again before that, it costs no read.
 
 The lock is a leaf: under it there is no I/O, no user code and no wait. What has to be loaded or
 woken is collected under the lock and acted upon after it.
 
 Why nothing deadlocks: a consumer releases the chunks of closing blocks before it waits for the next
 ones, so while a block is not admitted, every lease of its pass belongs to blocks that are open,
-which fit the floor; and a pass takes more than its floor only from what no other floor needs. What
-it read ahead into the floor of a pass that starts later is taken back from it then, since nobody
-relies on a lease before its segment is claimed.
+which fit the floor; and a pass takes more than its floor only from what no other floor needs. Kept
+chunks stand in nobody's way, for they can be evicted at any moment. What a pass read ahead into the
+floor of one that starts later is taken back from it then, since nobody relies on a lease before its
+segment is claimed.
 """
 
 from __future__ import annotations
@@ -27,11 +29,14 @@ from torchdata_insitu.geometry.chunk_key import ChunkKey
 from torchdata_insitu.pool.admission import Admission
 from torchdata_insitu.pool.arena import ArenaRegion
 from torchdata_insitu.pool.chunk_source import ChunkSource, SlotShape
-from torchdata_insitu.pool.memory_budget import resolve_budget, text_of_bytes
+from torchdata_insitu.pool.debug_mode import is_debugging
+from torchdata_insitu.pool.invariants import check_invariants, check_landing, check_readable
+from torchdata_insitu.pool.memory_budget import PoolBudget, text_of_bytes
 from torchdata_insitu.pool.mend import mend_counts
 from torchdata_insitu.pool.pool_pass import PoolPass, SlotFill, budget_error
-from torchdata_insitu.pool.resident import PoolWork, Resident
-from torchdata_insitu.pool.slots import Slots
+from torchdata_insitu.pool.pool_work import PoolWork
+from torchdata_insitu.pool.residency import Residency
+from torchdata_insitu.pool.resident import Resident
 from torchdata_insitu.pool.take_back import take_back
 
 __all__ = ["ChunkPool"]
@@ -40,10 +45,18 @@ __all__ = ["ChunkPool"]
 class ChunkPool:
     """Resident chunks within a byte budget, shared by every chain that is given the pool.
 
+    Chunks stay in memory after their last use until the budget needs their slots: with room for a
+    whole split, a second epoch reads nothing. Whoever changes a store in place calls `clear`.
+
+    With `TORCHDATA_INSITU_DEBUG=1` in the environment it checks its invariants at every step.
+
     Args:
         budget_bytes: bytes that slots may take; `"50%"` for a share of the memory free now;
             `"auto"` for two blocks of every pass, at most half of the memory free now. Batches
             are outside the budget.
+
+    Attributes:
+        n_hits: how often a chunk that was asked for was resident or on its way.
 
     Raises:
         BudgetError: `budget_bytes` is none of these.
@@ -61,43 +74,50 @@ class ChunkPool:
 
     def __init__(self, budget_bytes: int | str = "auto") -> None:
         """Check the budget; no memory is taken before the first pass starts."""
-        self._asked = budget_bytes
-        fixed, self._limit_bytes = resolve_budget(budget_bytes)
-        self._is_auto = fixed is None
-        self._budget_bytes = fixed or 0
+        self._budget = PoolBudget(budget_bytes)
         self._pid = os.getpid()
         self._lock = threading.Lock()
-        self._slots = Slots()
-        self._residents: dict[ChunkKey, Resident] = {}
+        self._is_checked = is_debugging()
+        self._residency = Residency(overwrites=self._is_checked)
         self._passes: list[PoolPass] = []
-        self._disowned: set[Resident] = set()
         self._is_torn = False
+        self.n_hits = 0
 
     def __repr__(self) -> str:
         """What was asked for and what is in use."""
         return (
-            f"ChunkPool({self._asked!r}: {text_of_bytes(self._slots.charged_bytes)} charged, "
-            f"{len(self._residents)} chunks resident, {len(self._passes)} live passes)"
+            f"ChunkPool({self._budget.asked!r}: {text_of_bytes(self.charged_bytes)} charged, "
+            f"{self.n_resident} chunks resident, {len(self._passes)} live passes)"
         )
 
     def __reduce__(self) -> tuple[type[ChunkPool], tuple[int | str]]:
         """A pickled or copied pool is an empty one with the same budget."""
-        return ChunkPool, (self._asked,)
+        return ChunkPool, (self._budget.asked,)
 
     @property
     def budget_bytes(self) -> int:
         """The budget; with `"auto"` what the passes so far made of it."""
-        return self._budget_bytes
+        return self._budget.n_bytes
 
     @property
     def charged_bytes(self) -> int:
         """Bytes of slots that have memory."""
-        return self._slots.charged_bytes
+        return self._residency.charged_bytes
 
     @property
     def n_resident(self) -> int:
         """Chunks that have a slot."""
-        return len(self._residents)
+        return len(self._residency)
+
+    @property
+    def n_in_use(self) -> int:
+        """Chunks that are leased or being read."""
+        return len(self._residency) - self._residency.n_kept
+
+    @property
+    def n_evicted(self) -> int:
+        """Chunks that left memory to make room for others."""
+        return self._residency.n_evicted
 
     @property
     def n_passes(self) -> int:
@@ -137,16 +157,17 @@ class ChunkPool:
                 f"{os.getpid()}: start workers with the 'spawn' method, or make a pool in the child"
             )
             raise ClosedError(msg)
-        reserved = self._slots.reserve(slots, self._limit_bytes)
+        reserved = self._residency.reserve(slots, self._budget.limit_bytes)
         try:
             with self._working():
                 self._mend()
-                budget = self._budget_with(new)
                 others = list(self._passes)
+                floors = new.floor_bytes + sum(p.floor_bytes for p in others)
+                budget = self._budget.grown_for(floors)
                 left = budget - sum(p.floor_bytes for p in others)
                 if new.floor_bytes <= left:
-                    self._budget_bytes = budget
-                    self._slots.add(reserved)
+                    self._budget.n_bytes = budget
+                    self._residency.add(reserved)
                     self._passes.append(new)
                     take_back(self._passes, budget, self._unadmit)
                     return new
@@ -157,12 +178,6 @@ class ChunkPool:
         fitting = fitting_block(left)
         lower = f"lower block_chunks from {block_chunks} to {fitting}" if fitting else "read less"
         raise budget_error(new, terms, others, budget, lower)
-
-    def _budget_with(self, new: PoolPass) -> int:
-        if not self._is_auto:
-            return self._budget_bytes
-        wanted = 2 * (new.floor_bytes + sum(p.floor_bytes for p in self._passes))
-        return max(self._budget_bytes, min(wanted, self._limit_bytes))
 
     def request(self, pool_pass: PoolPass, keys: Sequence[ChunkKey]) -> Admission:
         """Queue chunks for a pass and start what there is room for."""
@@ -183,27 +198,13 @@ class ChunkPool:
         try:
             with self._lock:
                 yield work
+                if self._is_checked:
+                    check_invariants(self._passes, self._residency, self._budget.n_bytes)
         except BaseException:
             self._is_torn = True
             raise
         finally:
-            self._run(work)
-
-    def _run(self, work: PoolWork) -> None:
-        for admission in work.woken:
-            admission.wake()
-        while work.fills:
-            pool_pass, fills = next(iter(work.fills.items()))
-            try:
-                pool_pass.load(fills)
-            except BaseException:
-                # An interrupt: whether these loads were accepted is not known.
-                del work.fills[pool_pass]
-                self._disown(fills)
-                for fill in [fill for others in work.fills.values() for fill in others]:
-                    fill.abandon()
-                raise
-            del work.fills[pool_pass]
+            work.run(self._disown)
 
     def _disown(self, fills: Sequence[Resident]) -> None:
         """Forget chunks that may or may not be loaded: nobody can be left waiting for them.
@@ -214,15 +215,10 @@ class ChunkPool:
         error = ClosedError("reading a chunk was interrupted before it began: reset and ask again")
         with self._working() as work:
             for resident in fills:
-                if not resident.is_ready and self._residents.get(resident.key) is resident:
-                    self._forget(resident)
-                    self._fail(resident, error, work)
+                if not resident.is_ready and self._residency.find(resident.key) is resident:
+                    self._residency.forget(resident)
+                    work.woken += resident.fail(error)
             self._pump(work)
-
-    def _forget(self, resident: Resident) -> None:
-        self._disowned.add(resident)
-        self._slots.forget(resident.arena)
-        del self._residents[resident.key]
 
     def forget_loads(self, pool_pass: PoolPass) -> None:
         """Forget what the readers of a closed pass have not answered for after they were cancelled.
@@ -230,9 +226,9 @@ class ChunkPool:
         These are loads that a thread is just writing, and any that an interrupt lost.
         """
         with self._working() as work:
-            for resident in list(self._residents.values()):
+            for resident in list(self._residency):
                 if resident.loader is pool_pass and not (resident.is_ready or resident.leases):
-                    self._forget(resident)
+                    self._residency.forget(resident)
             self._pump(work)
 
     def claim(self, pool_pass: PoolPass, admission: Admission) -> None:
@@ -244,7 +240,7 @@ class ChunkPool:
 
     def _unadmit(self, pool_pass: PoolPass, admission: Admission) -> None:
         key = admission.leased.pop()
-        resident = self._residents[key]
+        resident = self._residency[key]
         if (pool_pass, admission) in resident.waiters:
             resident.waiters.remove((pool_pass, admission))
         else:
@@ -253,8 +249,9 @@ class ChunkPool:
         self._drop_lease(pool_pass, key)
 
     def release(self, pool_pass: PoolPass, keys: Iterable[ChunkKey]) -> None:
-        """Give back one lease of each chunk; a chunk nobody leases leaves memory."""
+        """Give back one lease of each chunk; what nobody leases is kept until room is needed."""
         with self._working() as work:
+            self._residency.note_release()
             for key in keys:
                 if key in pool_pass.leases:
                     self._drop_lease(pool_pass, key)
@@ -272,39 +269,62 @@ class ChunkPool:
                 pool_pass.leases.clear()
                 return
             self._passes.remove(pool_pass)
-            waiting = {id(a): a for _, a in pool_pass.queue}
-            pool_pass.queue.clear()
-            pool_pass.ahead.clear()
+            waiting = pool_pass.take_queue()
+            self._residency.note_release()
             for key in list(pool_pass.leases):
-                resident = self._residents[key]
-                waiting.update((id(a), a) for p, a in resident.waiters if p is pool_pass)
-                resident.waiters = [(p, a) for p, a in resident.waiters if p is not pool_pass]
+                waiting |= self._residency[key].unwait(pool_pass)
                 while key in pool_pass.leases:
                     self._drop_lease(pool_pass, key)
             self._pump(work)
-        for admission in waiting.values():
+        for admission in waiting:
             admission.interrupt()
 
     def _mend(self) -> None:
         if self._is_torn:
-            self._slots.charged_bytes = mend_counts(
-                self._passes, self._residents, self._disowned, self._slots.arenas
-            )
+            mend_counts(self._passes, self._residency)
             self._is_torn = False
 
-    def first_rows(self, keys: Sequence[ChunkKey]) -> list[int]:
-        """Row of its region at which each chunk starts; the caller leases them all."""
-        residents = self._residents
-        return [residents[key].arena.row(residents[key].slot) for key in keys]
+    def first_rows(self, pool_pass: PoolPass, keys: Sequence[ChunkKey]) -> list[int]:
+        """Row of its region at which each chunk starts; `ClosedError` if the pass has ended."""
+        with self._lock:
+            if pool_pass.closed:
+                raise ClosedError("the pass ended while its chunks were looked up: reset the node")
+            residents = [self._residency[key] for key in keys]
+            if self._is_checked:
+                check_readable(pool_pass, residents)
+        return [resident.arena.row(resident.slot) for resident in residents]
 
     def region(self, source: ChunkSource) -> ArenaRegion:
         """The region that holds the rows of a source."""
-        return self._slots[source].region
+        return self._residency.arena(source).region
+
+    def clear(self) -> None:
+        """Let go of every chunk that no pass leases: the next one that asks for it reads it again.
+
+        The memory stays with the pool, see `return_memory`.
+
+        Example:
+            >>> import torchdata_insitu as tdi
+            >>> from torchdata_insitu.testing import make_store
+            >>> store = make_store({"t2m": (12, 2, 3)}, chunks=(4, 2, 3))
+            >>> pool = tdi.ChunkPool("10%")
+            >>> loader = tdi.build_loader(store, tdi.open_arrays(store), batch_size=4, pool=pool)
+            >>> len(list(loader)), pool.n_resident
+            (3, 3)
+            >>> pool.clear()
+            >>> pool.n_resident
+            0
+        """
+        with self._working():
+            self._mend()
+            self._residency.clear()
 
     def return_memory(self) -> None:
-        """Give the memory of idle slots back to the system."""
-        with self._lock:
-            self._slots.return_memory()
+        """`clear`, and give the memory of slots without a chunk back to the system."""
+        with self._working():
+            self._mend()
+            self._residency.clear()
+            self._residency.return_memory()
 
     def _pump(self, work: PoolWork) -> None:
         for pool_pass in self._passes:
@@ -318,26 +338,26 @@ class ChunkPool:
     def _admit(
         self, pool_pass: PoolPass, key: ChunkKey, admission: Admission, work: PoolWork
     ) -> bool:
-        arena = self._slots[key.source]  # type: ignore[index]
-        size = arena.shape.slot_bytes
+        residency = self._residency
+        size = residency.arena(key.source).shape.slot_bytes  # type: ignore[arg-type]
         if key not in pool_pass.leases:
             others = sum(p.reserved_bytes for p in self._passes if p is not pool_pass)
             mine = max(pool_pass.held_bytes + size, pool_pass.floor_bytes)
-            if mine + others > self._budget_bytes:
+            if mine + others > self._budget.n_bytes:
                 return False
-        resident = self._residents.get(key)
+        resident = residency.find(key)
         if resident is None:
-            slot = self._slots.take(arena, self._budget_bytes)
-            if slot is None:
+            resident = residency.place(key, self._budget.n_bytes, self, pool_pass)
+            if resident is None:
                 return False
-            resident = Resident(self, key, arena, slot, pool_pass)
             work.fills.setdefault(pool_pass, []).append(resident)
-            self._residents[key] = resident
+        else:
+            self.n_hits += 1
         if key not in pool_pass.leases:
             pool_pass.held_bytes += size
         pool_pass.leases[key] = pool_pass.leases.get(key, 0) + 1
         admission.leased.append(key)
-        resident.leases += 1
+        residency.lease(resident)
         if not resident.is_ready:
             resident.waiters.append((pool_pass, admission))
         elif admission.count_down():
@@ -345,18 +365,12 @@ class ChunkPool:
         return True
 
     def _drop_lease(self, pool_pass: PoolPass, key: ChunkKey) -> None:
-        resident = self._residents[key]
+        resident = self._residency[key]
         pool_pass.leases[key] -= 1
         if pool_pass.leases[key] == 0:
             del pool_pass.leases[key]
             pool_pass.held_bytes -= resident.arena.shape.slot_bytes
-        resident.leases -= 1
-        if resident.leases == 0 and resident.is_ready:
-            self._free(resident)
-
-    def _free(self, resident: Resident) -> None:
-        del self._residents[resident.key]
-        resident.arena.put_back(resident.slot)
+        self._residency.unlease(resident)
 
     def landed(
         self, resident: Resident, error: BaseException | None, *, is_cancelled: bool
@@ -364,36 +378,22 @@ class ChunkPool:
         """The last writer of a slot has left it; called once for each fill, from any thread.
 
         Thread A (a decode thread) comes here while thread B (a consumer) closes its pass: whoever
-        gets the lock second finds the lease gone or the chunk ready, and frees the slot.
+        gets the lock second finds the lease gone or the chunk ready, and keeps the chunk.
         """
         with self._working() as work:
-            if resident in self._disowned:
-                self._disowned.remove(resident)
-                self._slots.recover(resident.arena, resident.slot)
+            if self._is_checked:
+                check_landing(resident, self._residency)
+            if self._residency.recover(resident):
+                pass
             elif is_cancelled and resident.waiters:
                 # Another pass waits for a chunk whose reader was stopped: its own loader reads it.
                 resident.loader = resident.waiters[0][0]
                 work.fills[resident.loader] = [resident]
             elif error is None and not is_cancelled:
-                resident.is_ready = True
                 waiters, resident.waiters = resident.waiters, []
                 work.woken = [admission for _, admission in waiters if admission.count_down()]
-                if resident.leases == 0:
-                    self._free(resident)
+                self._residency.landed(resident)
             else:
-                self._fail(resident, error, work)
-                self._free(resident)
+                work.woken += resident.fail(error)
+                self._residency.drop(resident)
             self._pump(work)
-
-    def _fail(self, resident: Resident, error: BaseException | None, work: PoolWork) -> None:
-        """Tell everybody who waits for a chunk that it will not come, and take their leases."""
-        waiters, resident.waiters = resident.waiters, []
-        size = resident.arena.shape.slot_bytes
-        for pool_pass, admission in waiters:
-            if error is not None:
-                admission.fail(error)
-            admission.leased.remove(resident.key)
-            work.woken.append(admission)
-            if pool_pass.leases.pop(resident.key, 0):
-                pool_pass.held_bytes -= size
-        resident.leases = 0

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from torchdata_insitu.errors import BudgetError
 
-__all__ = ["free_memory_bytes", "resolve_budget", "text_of_bytes"]
+__all__ = ["PoolBudget", "free_memory_bytes", "text_of_bytes"]
 
 _MEMBERSHIP = Path("/proc/self/cgroup")
 _MOUNT = Path("/sys/fs/cgroup")
@@ -54,19 +54,39 @@ def _available_on_machine() -> int:
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2
 
 
-def resolve_budget(budget_bytes: int | str) -> tuple[int | None, int]:
-    """Turn a `budget_bytes` argument into a fixed budget and a limit.
+class PoolBudget:
+    """What a pool may charge: fixed, or growing with the passes that start.
 
-    Args:
-        budget_bytes: bytes, a share of the memory free now such as `"50%"`, or `"auto"`.
-
-    Returns:
-        The fixed budget, or None for `"auto"` which grows with what is registered, and the most
-        it may become, both in bytes.
-
-    Raises:
-        BudgetError: the value is none of these.
+    Attributes:
+        asked: the argument it was made from.
+        n_bytes: the budget; with `"auto"` what passes so far made of it.
+        limit_bytes: the most it may become.
     """
+
+    def __init__(self, budget_bytes: int | str) -> None:
+        """Resolve the argument; shares are of the memory free now.
+
+        Args:
+            budget_bytes: bytes, a share of free memory such as `"50%"`, or `"auto"`.
+
+        Raises:
+            BudgetError: the value is none of these.
+        """
+        self.asked = budget_bytes
+        fixed = _fixed_bytes(budget_bytes)
+        self.n_bytes = fixed or 0
+        self.limit_bytes = free_memory_bytes() // 2 if fixed is None else fixed
+        self._is_auto = fixed is None
+
+    def grown_for(self, floor_bytes: int) -> int:
+        """The budget once passes with so many bytes of floors together are live."""
+        if not self._is_auto:
+            return self.n_bytes
+        # Two blocks for each, so that the next one is read while one is drawn from.
+        return max(self.n_bytes, min(2 * floor_bytes, self.limit_bytes))
+
+
+def _fixed_bytes(budget_bytes: int | str) -> int | None:
     advice = "give bytes, a share such as '50%', or 'auto'"
     if isinstance(budget_bytes, bool) or not isinstance(budget_bytes, int | str):
         msg = f"budget_bytes is {budget_bytes!r} of type {type(budget_bytes).__name__}: {advice}"
@@ -75,15 +95,14 @@ def resolve_budget(budget_bytes: int | str) -> tuple[int | None, int]:
         if budget_bytes <= 0:
             msg = f"budget_bytes is {budget_bytes}, but must be above 0: {advice}"
             raise BudgetError(msg)
-        return budget_bytes, budget_bytes
+        return budget_bytes
     if budget_bytes == "auto":
-        return None, free_memory_bytes() // 2
+        return None
     share = re.fullmatch(r"(\d+(?:\.\d+)?)\s*%", budget_bytes)
     if share is None or not 0 < float(share[1]) <= 100:  # noqa: PLR2004 - percent
         msg = f"budget_bytes is {budget_bytes!r}: {advice}"
         raise BudgetError(msg)
-    fixed = int(free_memory_bytes() * float(share[1]) / 100)
-    return fixed, fixed
+    return int(free_memory_bytes() * float(share[1]) / 100)
 
 
 def text_of_bytes(n_bytes: int) -> str:

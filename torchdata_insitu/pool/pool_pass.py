@@ -95,7 +95,18 @@ class PoolPass:
 
     def first_rows(self, keys: Sequence[ChunkKey]) -> list[int]:
         """Row of its region at which each leased chunk starts."""
-        return self._pool.first_rows(keys)
+        return self._pool.first_rows(self, keys)
+
+    def take_queue(self) -> set[Admission]:
+        """Forget what was asked for; called under the pool's lock.
+
+        Returns:
+            Who waits for what was queued.
+        """
+        waiting = {admission for _, admission in self.queue}
+        self.queue.clear()
+        self.ahead.clear()
+        return waiting
 
     def close(self) -> None:
         """Drop the queue, every lease and the floor; idempotent."""

@@ -1,4 +1,4 @@
-"""A chunk that has a slot, and what the pool has to do once its lock is free."""
+"""A chunk that has a slot."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from torchdata_insitu.pool.pool_pass import PoolPass
 if TYPE_CHECKING:
     from torchdata_insitu.pool.chunk_pool import ChunkPool
 
-__all__ = ["PoolWork", "Resident"]
+__all__ = ["Resident"]
 
 
 class Resident:
@@ -28,6 +28,7 @@ class Resident:
         is_ready: whether its rows can be read.
         leases: how often it is leased, over all passes.
         loader: the pass whose loader was asked to fill it.
+        released_at: how many releases there had been when its last lease was given back.
         waiters: who waits for its rows.
     """
 
@@ -39,6 +40,7 @@ class Resident:
         "leases",
         "loader",
         "out",
+        "released_at",
         "slot",
         "waiters",
     )
@@ -54,8 +56,37 @@ class Resident:
         self.out: np.ndarray = arena.memory(slot)
         self.is_ready = False
         self.leases = 0
+        self.released_at = 0
         self.loader = loader
         self.waiters: list[tuple[PoolPass, Admission]] = []
+
+    def unwait(self, pool_pass: PoolPass) -> set[Admission]:
+        """Let a pass wait no more; called under the pool's lock.
+
+        Returns:
+            Who waited for it.
+        """
+        waiting = {admission for waiter, admission in self.waiters if waiter is pool_pass}
+        self.waiters = [waiter for waiter in self.waiters if waiter[0] is not pool_pass]
+        return waiting
+
+    def fail(self, error: BaseException | None) -> list[Admission]:
+        """Take the leases of all who wait for rows that will not come.
+
+        Called under the pool's lock.
+
+        Returns:
+            Whom to wake.
+        """
+        waiters, self.waiters = self.waiters, []
+        for pool_pass, admission in waiters:
+            if error is not None:
+                admission.fail(error)
+            admission.leased.remove(self.key)
+            if pool_pass.leases.pop(self.key, 0):
+                pool_pass.held_bytes -= self.arena.shape.slot_bytes
+        self.leases = 0
+        return [admission for _, admission in waiters]
 
     def finish(self, error: BaseException | None) -> None:
         """The last writer left the slot: with all rows in it, or with what kept them."""
@@ -64,12 +95,3 @@ class Resident:
     def abandon(self) -> None:
         """The last writer left the slot, and the load was cancelled."""
         self._pool.landed(self, None, is_cancelled=True)
-
-
-class PoolWork:
-    """Waiters to wake and slots to fill, collected under the lock and done after it."""
-
-    def __init__(self) -> None:
-        """Start with nothing to do."""
-        self.fills: dict[PoolPass, list[Resident]] = {}
-        self.woken: list[Admission] = []

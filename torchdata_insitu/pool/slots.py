@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 
 from torchdata_insitu.pool.arena import Arena, reserve_arenas
 from torchdata_insitu.pool.chunk_source import ChunkSource, SlotShape
+from torchdata_insitu.pool.resident import Resident
 
 __all__ = ["Slots"]
 
@@ -17,11 +18,13 @@ class Slots:
 
     Attributes:
         charged_bytes: bytes of slots that have memory, without those that are forgotten.
+        idle_bytes: bytes of slots that have memory and hold no chunk.
     """
 
     def __init__(self) -> None:
         """Start without arenas."""
         self.charged_bytes = 0
+        self.idle_bytes = 0
         self._arenas: dict[ChunkSource, Arena] = {}
 
     def __getitem__(self, source: ChunkSource) -> Arena:
@@ -52,30 +55,57 @@ class Slots:
 
     def take(self, arena: Arena, budget_bytes: int) -> int | None:
         """A slot of an arena, with idle memory of others if it has to be; None if there is none."""
+        size = arena.shape.slot_bytes
         if arena.has_idle:
+            self.idle_bytes -= size
             return arena.take_idle()
         if not arena.has_untouched:
             return None
-        size = arena.shape.slot_bytes
+        if self.charged_bytes + size - self.idle_bytes > budget_bytes:
+            return None
         for other in self._arenas.values():
             while self.charged_bytes + size > budget_bytes and other.has_idle:
-                self.charged_bytes -= other.return_idle_slot()
-        if self.charged_bytes + size > budget_bytes:
-            return None
+                self._return_idle_slot(other)
         self.charged_bytes += size
         return arena.take_untouched()
+
+    def put_back(self, arena: Arena, slot: int) -> None:
+        """A slot holds no chunk any more; its memory stays, for touching it anew is slow."""
+        self.idle_bytes += arena.shape.slot_bytes
+        arena.put_back(slot)
 
     def forget(self, arena: Arena) -> None:
         """Charge a slot no more that may still be written."""
         self.charged_bytes -= arena.shape.slot_bytes
 
     def recover(self, arena: Arena, slot: int) -> None:
-        """A forgotten slot is written no more."""
-        self.charged_bytes += arena.shape.slot_bytes
+        """A forgotten slot is written no more; its memory, not charged meanwhile, goes back."""
         arena.put_back(slot)
+        arena.return_idle_slot()
 
     def return_memory(self) -> None:
         """Give the memory of idle slots back to the system."""
         for arena in self._arenas.values():
             while arena.has_idle:
-                self.charged_bytes -= arena.return_idle_slot()
+                self._return_idle_slot(arena)
+
+    def _return_idle_slot(self, arena: Arena) -> None:
+        n_bytes = arena.return_idle_slot()
+        self.idle_bytes -= n_bytes
+        self.charged_bytes -= n_bytes
+
+    def recount(self, residents: Iterable[Resident], disowned: Iterable[Resident]) -> None:
+        """Make idle slots and charges agree with which chunk has which slot.
+
+        Args:
+            residents: chunks in a slot, those that are forgotten included.
+            disowned: those that are forgotten, which are not charged.
+        """
+        in_use: dict[int, set[int]] = {id(arena): set() for arena in self.arenas}
+        for resident in residents:
+            in_use[id(resident.arena)].add(resident.slot)
+        for arena in self.arenas:
+            arena.recount(in_use[id(arena)])
+        self.idle_bytes = sum(a.n_idle * a.shape.slot_bytes for a in self.arenas)
+        charged = sum(arena.n_charged * arena.shape.slot_bytes for arena in self.arenas)
+        self.charged_bytes = charged - sum(r.arena.shape.slot_bytes for r in disowned)
