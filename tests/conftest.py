@@ -59,6 +59,15 @@ def no_leaked_descriptors(no_leaked_threads):
 
 
 @pytest.fixture(scope="session")
+def s3_server():
+    """An S3 service on this machine, for as long as the tests run."""
+    from tests.s3_server import S3Server  # slow to import, and few tests need it
+
+    with S3Server() as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
 def shared_data():
     """The folder of real data that lies beside the clone of a developer."""
     folder = ROOT.parent / "shared" / "data"

@@ -7,12 +7,7 @@ from zarr.abc.store import ByteRequest, Store
 from zarr.core.buffer import Buffer, BufferPrototype
 from zarr.storage import WrapperStore
 
-_METADATA = ("zarr.json", ".zarray", ".zattrs", ".zgroup", ".zmetadata")
-
-
-def is_chunk(key: str) -> bool:
-    """Whether a key is none of the metadata documents."""
-    return key.rpartition("/")[2] not in _METADATA
+from torchdata_insitu.testing import FaultStore, is_chunk
 
 
 class NeverAnswers(WrapperStore[Store]):
@@ -56,67 +51,25 @@ class NeverAnswers(WrapperStore[Store]):
             self._answers.set()
 
 
-class Raises(WrapperStore[Store]):
+class Raises(FaultStore):
     """`get` of the matching keys raises; the others are read."""
 
-    def __init__(
-        self,
-        store: Store,
-        error: Callable[[], BaseException],
-        match: Callable[[str], bool] = is_chunk,
-    ) -> None:
-        super().__init__(store)
-        self._error = error
-        self._match = match
-
-    async def get(
-        self, key: str, prototype: BufferPrototype, byte_range: ByteRequest | None = None
-    ) -> Buffer | None:
-        if self._match(key):
-            raise self._error()
-        return await super().get(key, prototype, byte_range)
+    def __init__(self, store, error, match=is_chunk) -> None:
+        super().__init__(store, error, match=match)
 
 
-class Changes(WrapperStore[Store]):
+class Changes(FaultStore):
     """`get` of the matching keys returns other bytes than are stored: cut, garbage, anything."""
 
-    def __init__(
-        self,
-        store: Store,
-        change: Callable[[bytes], bytes],
-        match: Callable[[str], bool] = is_chunk,
-    ) -> None:
-        super().__init__(store)
-        self._change = change
-        self._match = match
-
-    async def get(
-        self, key: str, prototype: BufferPrototype, byte_range: ByteRequest | None = None
-    ) -> Buffer | None:
-        buffer = await super().get(key, prototype, byte_range)
-        if buffer is None or not self._match(key):
-            return buffer
-        return prototype.buffer.from_bytes(self._change(buffer.to_bytes()))
+    def __init__(self, store, change, match=is_chunk) -> None:
+        super().__init__(store, change, match=match)
 
 
-class Lacks(WrapperStore[Store]):
+class Lacks(FaultStore):
     """The matching keys do not exist, for `get` and for listing."""
 
-    def __init__(self, store: Store, match: Callable[[str], bool] = is_chunk) -> None:
-        super().__init__(store)
-        self._match = match
-
-    async def get(
-        self, key: str, prototype: BufferPrototype, byte_range: ByteRequest | None = None
-    ) -> Buffer | None:
-        if self._match(key):
-            return None
-        return await super().get(key, prototype, byte_range)
-
-    async def list_prefix(self, prefix: str):
-        async for key in self._store.list_prefix(prefix):
-            if not self._match(key):
-                yield key
+    def __init__(self, store, match=is_chunk) -> None:
+        super().__init__(store, "missing", match=match)
 
 
 class RefusesListing(WrapperStore[Store]):

@@ -17,6 +17,8 @@ from torchdata_insitu.testing import make_store
 
 PLENTY = 10**7
 N = 22
+# A read that fails is the end of it.
+ONE_TRY = tdi.RetryPolicy(attempts=1)
 
 
 def small_store(n=N, chunk=4, **options):

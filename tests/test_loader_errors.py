@@ -11,6 +11,7 @@ from torchdata.nodes import BaseNode
 import torchdata_insitu as tdi
 from tests.conftest import new_threads
 from tests.small_loaders import (
+    ONE_TRY,
     FailsAt,
     N,
     Once,
@@ -48,7 +49,8 @@ def taken_until_it_breaks(items, kind):
 def test_after_a_read_that_failed_once_nothing_is_lost(prefetch_factor):
     expected = epochs_with(block_chunks=1)
     store, once = raises_once(small_store(), BROKEN_KEY)
-    with make_loader(store, block_chunks=1, prefetch_factor=prefetch_factor) as loader:
+    options = {"block_chunks": 1, "prefetch_factor": prefetch_factor, "retry": ONE_TRY}
+    with make_loader(store, **options) as loader:
         items = iter(loader)
         found, error = taken_until_it_breaks(items, ReadError)
         state = loader.state_dict()

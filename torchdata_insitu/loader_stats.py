@@ -28,6 +28,8 @@ class LoaderStats:
     """Stored chunks asked for, by array; those read ahead are among them."""
     missing: dict[str, int]
     """Stored chunks that were absent and read as the fill value, by array."""
+    retries: dict[str, int]
+    """Times that stored chunks were read again after a failure, by array; not in `reads`."""
     bytes_read: int
     """Encoded bytes read."""
     wait_s: float

@@ -1,5 +1,6 @@
 """Files are read whole, whatever the system returns at a time, and errors say which."""
 
+import functools
 import os
 import threading
 
@@ -9,7 +10,12 @@ import zarr
 from zarr.storage import LocalStore
 
 from tests.fetch.loads import Loads, fetching, load, one_array
+from tests.small_loaders import eventually
 from torchdata_insitu.errors import DecodeError, ReadError
+from torchdata_insitu.fetch import local_file_reader, read_waits
+from torchdata_insitu.fetch.chunk_fetcher import Cancelled
+from torchdata_insitu.fetch.limiter import limiter_of
+from torchdata_insitu.fetch.read_waits import ThreadTime
 from torchdata_insitu.testing import make_store
 
 
@@ -136,3 +142,131 @@ def test_threads_have_buffers_of_their_own(tmp_path):
         for half in halves:
             half.join()
         np.testing.assert_array_equal(loads.wait().values, noise)
+
+
+class SlowClock:
+    """The time of a thread whose every measured read waits two milliseconds."""
+
+    def __init__(self):
+        self.waited_s = 0.0
+
+    def __call__(self):
+        self.waited_s += 0.002
+        return ThreadTime(self.waited_s, int(self.waited_s * 1e6))
+
+
+@pytest.fixture
+def make_slow(monkeypatch):
+    """Lets the readers that are made from now on see slow files."""
+
+    def make():
+        waits = functools.partial(read_waits.ReadWaits, SlowClock())
+        monkeypatch.setattr(local_file_reader, "ReadWaits", waits)
+
+    return make
+
+
+@pytest.mark.parametrize("codec", ["none", "zstd", "blosc"])
+def test_slow_files_are_read_on_threads_of_their_own(tmp_path, codec, make_slow):
+    noise = np.random.default_rng(0).integers(0, 255, (200, 300)).astype("u1")
+    store = make_store({"t": noise}, chunks=(1, 200), codec=codec, path=tmp_path)
+    array = one_array(store)
+    make_slow()
+    with fetching(store, array, max_inflight=5, decode_threads=2) as fetcher:
+        assert fetcher.describe(array).startswith("local files; ")
+        for _ in range(2):
+            loads = Loads(array)
+            fetcher.submit(loads.loads)
+            np.testing.assert_array_equal(loads.wait().values, noise)
+        assert fetcher.describe(array).startswith(
+            "local files that answer slowly, on up to 5 reader threads; "
+        )
+        assert fetcher.n_reads == {"t": 2 * 2 * 200}
+        assert limiter_of(store).n_inflight == limiter_of(store).n_bytes == 0
+
+
+def test_slow_files_may_be_missing_damaged_or_larger_than_they_were(tmp_path, make_slow):
+    noise = np.random.default_rng(0).integers(0, 255, (100, 300)).astype("u1")
+    store = make_store({"t": noise}, chunks=(1, 300), path=tmp_path)
+    array = one_array(store)
+    make_slow()
+    with fetching(store, array) as fetcher:
+        first = Loads(array)
+        fetcher.submit(first.loads)
+        first.wait()
+        assert "slowly" in fetcher.describe(array)
+        (tmp_path / "t/c/1/0").unlink()
+        (tmp_path / "t/c/2/0").write_bytes(b"garbage")
+        (tmp_path / "t/c/3/0").unlink()
+        (tmp_path / "t/c/3/0").mkdir()
+        loads = Loads(array)
+        fetcher.submit(loads.loads)
+        loads.wait()
+    assert (loads.slots[1] == 0).all()
+    assert isinstance(loads.errors[2], DecodeError)
+    assert isinstance(loads.errors[3].__cause__, IsADirectoryError)
+    assert sorted(loads.errors) == [2, 3]
+
+
+@pytest.mark.parametrize("max_inflight", [1, 2, 3])
+def test_decode_threads_read_no_more_files_at_a_time_than_allowed(tmp_path, max_inflight):
+    """Files are pipes, whose readers wait for a writer."""
+    store = folder(tmp_path, shape=(12, 3), codec="none")
+    expected = zarr.open_array(store, path="t")[...]
+    paths = [tmp_path / f"t/c/{run}/0" for run in range(6)]
+    contents = [path.read_bytes() for path in paths]
+    for path in paths:
+        path.unlink()
+        os.mkfifo(path)
+    array = one_array(store)
+    with fetching(store, array, max_inflight=max_inflight, decode_threads=3) as fetcher:
+        loads = Loads(array)
+        fetcher.submit(loads.loads)
+        limiter = limiter_of(store)
+        eventually(lambda: limiter.n_inflight == max_inflight)
+        if max_inflight < 3:
+            eventually(lambda: fetcher._engine._reader._parked)
+        for path, content in zip(paths, contents, strict=True):
+            with path.open("wb", buffering=0) as writer:
+                assert limiter.n_inflight <= max_inflight
+                writer.write(content)
+        np.testing.assert_array_equal(loads.wait().values, expected)
+        eventually(lambda: limiter.n_inflight == 0)
+
+
+def test_parked_jobs_end_at_once_when_they_are_cancelled(tmp_path):
+    store = folder(tmp_path, shape=(12, 3), codec="none")
+    path = tmp_path / "t/c/0/0"
+    content = path.read_bytes()
+    path.unlink()
+    os.mkfifo(path)
+    array = one_array(store)
+    with fetching(store, array, max_inflight=1, decode_threads=2) as fetcher:
+        loads = Loads(array)
+        fetcher.submit(loads.loads)
+        eventually(lambda: len(fetcher._engine._reader._parked) == 5)
+        fetcher.cancel()
+        assert sorted(loads.ends) == [1, 2, 3, 4, 5]
+        later = Loads(array, [1, 2])
+        fetcher.submit(later.loads)
+        with path.open("wb") as writer:
+            writer.write(content)
+        assert not later.wait().errors
+        loads.wait()
+    assert {type(error) for error in loads.ends.values()} == {Cancelled}
+
+
+def test_two_fetchers_of_one_folder_share_its_limit(tmp_path):
+    store = folder(tmp_path, shape=(40, 3))
+    array = one_array(store)
+    with (
+        fetching(store, array, max_inflight=1, decode_threads=2) as one,
+        fetching(store, array, max_inflight=1, decode_threads=2) as other,
+    ):
+        for _ in range(20):
+            loads = [Loads(array), Loads(array)]
+            one.submit(loads[0].loads)
+            other.submit(loads[1].loads)
+            for each in loads:
+                assert not each.wait().errors
+        eventually(lambda: limiter_of(store).n_inflight == 0)

@@ -12,9 +12,9 @@ from zarr.storage import MemoryStore, WrapperStore
 
 from tests.fake_stores import Lacks, NeverAnswers, RefusesListing, is_chunk
 from tests.fetch.loads import WAIT_S, Loads, fetching, one_array
-from torchdata_insitu.errors import GeometryError, ReadError
+from torchdata_insitu.errors import GeometryError, PlanError, ReadError
 from torchdata_insitu.fetch.chunk_fetcher import Cancelled, ChunkFetcher
-from torchdata_insitu.testing import make_store
+from torchdata_insitu.testing import CountingStore, make_store
 
 
 class CountsListing(WrapperStore):
@@ -170,3 +170,42 @@ def test_listing_that_never_ends_is_left_by_close():
     assert len(raised) == 1
     while not store.n_cancelled:
         sync(asyncio.sleep(0))
+
+
+def test_filling_whatever_is_missing_asks_for_no_listing():
+    store = CountsListing(Lacks(make_store({"t": (4, 4)}, chunks=(2, 2))))
+    array = one_array(store)
+    with fetching(store, array, on_missing="fill") as fetcher:
+        store.n_listed = 0
+        loads = Loads(array)
+        fetcher.submit(loads.loads)
+        assert (loads.wait().values == 0).all()
+        fetcher.check_missing(array)
+        assert fetcher.n_missing == {"t": 4}
+    assert store.n_listed == 0
+
+
+@pytest.mark.parametrize("kind", ["folder", "memory"])
+def test_a_missing_chunk_is_an_error_where_it_must_not_be(kind, tmp_path):
+    store = make_store({"t": (4, 4)}, chunks=(2, 4), path=tmp_path if kind == "folder" else None)
+    array = one_array(store)
+    sync(store.delete("t/c/1/0"))
+    counted = CountingStore(store) if kind == "memory" else store
+    with fetching(counted, array, on_missing="raise") as fetcher:
+        loads = Loads(array)
+        fetcher.submit(loads.loads)
+        error = loads.wait().errors[1]
+        assert list(loads.errors) == [1]
+        assert fetcher.n_missing == {"t": 1}
+        assert fetcher.counts_of(array).n_retries == 0
+    assert isinstance(error, ReadError)
+    for fact in ("'t'", "'t/c/1/0'", "(1, 0)", "missing", "on_missing"):
+        assert fact in str(error)
+    if kind == "memory":
+        assert counted.gets["t/c/1/0"] == 1
+
+
+def test_an_unknown_policy_is_refused():
+    store = make_store({"t": (4, 4)}, chunks=(2, 4))
+    with pytest.raises(PlanError, match="on_missing is 'zeros': choose one of auto, fill, raise"):
+        ChunkFetcher(store, [one_array(store)], on_missing="zeros")

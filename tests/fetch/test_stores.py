@@ -148,6 +148,34 @@ def test_every_store_object_has_an_identity_of_its_own():
     assert store_id(first) != store_id(second)
 
 
+def test_stores_of_one_place_that_are_open_at_once_are_one(folder):
+    stores = [open_store(folder), open_store(f"file://{folder}"), open_store(str(folder))]
+    assert len({store_id(store) for store in stores}) == 1
+    s3 = [open_store("s3://era5/zarr", region="eu-west-1", skip_signature=True) for _ in range(2)]
+    assert store_id(s3[0]) == store_id(s3[1])
+
+
+def test_stores_of_another_place_or_other_options_are_not_one(folder):
+    options = {"skip_signature": True, "region": "eu-west-1"}
+    stores = [
+        open_store(folder),
+        open_store(folder.parent),
+        open_store("s3://era5/zarr", **options),
+        open_store("s3://era5/other", **options),
+        open_store("s3://era5/zarr", access_key_id="k", secret_access_key="s", region="eu-west-1"),
+        CountingStore(open_store(folder)),
+        CountingStore(open_store(folder)),
+    ]
+    assert len({store_id(store) for store in stores}) == len(stores)
+
+
+def test_a_place_that_was_closed_and_opened_again_is_another(folder):
+    first = open_store(folder)
+    before = store_id(first)
+    del first
+    assert store_id(open_store(folder)) != before
+
+
 def test_identity_is_not_inherited_by_a_later_store():
     seen = set()
     for _ in range(20):

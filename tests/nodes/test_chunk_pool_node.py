@@ -8,17 +8,17 @@ from zarr.storage import WrapperStore
 
 import torchdata_insitu as tdi
 from tests.fake_stores import Lacks, NeverAnswers, only
-from tests.small_loaders import PLENTY, N, raises_once, shut_down, small_store, views_of
+from tests.small_loaders import ONE_TRY, PLENTY, N, raises_once, shut_down, small_store, views_of
 from torchdata_insitu.errors import ClosedError, PlanError, ReadError
 
 JOIN_S = 20
 
 
-def make_pool_node(store, **plan):
+def make_pool_node(store, *, retry=None, **plan):
     plan = {"batch_size": 4, "block_chunks": 1, "shuffle": False, **plan}
     pool = tdi.ChunkPool(PLENTY)
     planner = tdi.ChunkPlanner(views_of(store), **plan)
-    return tdi.ChunkPoolNode(tdi.AsyncChunkFetcher(planner, store, pool), pool)
+    return tdi.ChunkPoolNode(tdi.AsyncChunkFetcher(planner, store, pool, retry=retry), pool)
 
 
 def rows(item):
@@ -123,7 +123,7 @@ def test_interrupting_and_shutting_down_end_a_search_for_missing_chunks():
 
 def test_an_error_names_array_and_key_and_the_segment_can_be_asked_for_again():
     store, once = raises_once(small_store(), "t2m/c/2/0/0")
-    with shut_down(make_pool_node(store)) as node:
+    with shut_down(make_pool_node(store, retry=ONE_TRY)) as node:
         for _ in range(2):
             rows(next(node))
         state = node.state_dict()

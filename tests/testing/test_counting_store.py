@@ -46,3 +46,9 @@ def test_reset_counts_from_zero():
     zarr.open_array(store, path="t")[...]
     store.reset()
     assert not store.gets
+
+
+def test_read_only_copies_count_into_the_same_numbers():
+    store = counting()
+    zarr.open_array(store, path="t", mode="r")[:2]
+    assert store.gets["t/c/0/0"] == 1

@@ -1,36 +1,22 @@
 """Reads and decodes the chunks of one store."""
 
-import atexit
-import functools
-import os
-import threading
-import time
-import traceback
 import weakref
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Sequence
 
 from zarr.abc.store import Store
 
-from torchdata_insitu.errors import ClosedError, GeometryError, ReadError
-from torchdata_insitu.fetch.chunk_job import ChunkJob, Generation, RunningLoad
+from torchdata_insitu.errors import PlanError
+from torchdata_insitu.fetch.chunk_job import Generation
 from torchdata_insitu.fetch.chunk_load import Cancelled, ChunkLoad
-from torchdata_insitu.fetch.cpu_share import cores_per_rank
-from torchdata_insitu.fetch.decode_threads import DecodeThreads
-from torchdata_insitu.fetch.decoder import ChunkDecoder
-from torchdata_insitu.fetch.local_file_reader import LocalFileReader, local_root
-from torchdata_insitu.fetch.missing_chunks import MissingChunkCheck
-from torchdata_insitu.fetch.read_counts import ArrayCounts, ReadCounts
-from torchdata_insitu.fetch.requests import RequestTable
-from torchdata_insitu.fetch.stores import store_text
-from torchdata_insitu.fetch.thread_buffers import ThreadBuffers
-from torchdata_insitu.fetch.zarr_loop import call_on_zarr_loop
-from torchdata_insitu.fetch.zarr_loop_reader import ZarrLoopReader
+from torchdata_insitu.fetch.fetch_engine import FetchEngine, note_engine
+from torchdata_insitu.fetch.read_counts import ArrayCounts
+from torchdata_insitu.fetch.retry import RetryPolicy
 from torchdata_insitu.geometry.array_geometry import ArrayGeometry
 
 __all__ = ["Cancelled", "ChunkFetcher"]
 
-_EXIT_TIMEOUT_S = 5.0
+ON_MISSING = ("auto", "fill", "raise")
 
 
 class ChunkFetcher:
@@ -41,8 +27,10 @@ class ChunkFetcher:
 
     Threads:
         Decode threads are daemons, started as loads need them. They end with `close`, with the
-        collection of this object and with the interpreter. Local files are read on them, any other
-        store on Zarr's event loop.
+        collection of this object and with the interpreter, and so do reader threads, except that
+        one inside a read that blocks leaves when that ends. Local files that answer fast are read
+        on decode threads, others and the stores of obstore on reader threads, and any other store
+        on Zarr's event loop.
     """
 
     def __init__(
@@ -52,23 +40,41 @@ class ChunkFetcher:
         *,
         max_inflight: int = 32,
         decode_threads: int | None = None,
+        retry: RetryPolicy | None = None,
+        on_missing: str = "auto",
     ) -> None:
         """Prepare for the arrays.
 
         Args:
             store: Where the arrays are.
             arrays: Every array that will be asked for.
-            max_inflight: Most reads under way at a time, where the store is read on Zarr's loop.
+            max_inflight: Most reads of the store under way at a time, whoever asks for them.
             decode_threads: Number of threads, at least 1. None for the cores that this process may
                 use, divided by the number of ranks on this machine.
+            retry: Which failed reads are tried again; None for `RetryPolicy()`.
+            on_missing: `"auto"` fills what is missing and lets `check_missing` decide whether it is
+                sparse data; `"fill"` fills and lets `check_missing` pass; `"raise"` ends the load
+                of a missing chunk with a `ReadError`.
+
+        Raises:
+            PlanError: An unknown `on_missing`.
         """
-        self._engine = _Engine(store, arrays, max_inflight, decode_threads)
-        _LIVE.add(self._engine)
+        if on_missing not in ON_MISSING:
+            raise PlanError(f"on_missing is {on_missing!r}: choose one of {', '.join(ON_MISSING)}")
+        self._engine = FetchEngine(
+            store,
+            arrays,
+            max_inflight,
+            decode_threads,
+            retry=RetryPolicy() if retry is None else retry,
+            on_missing=on_missing,
+        )
+        note_engine(self._engine)
         weakref.finalize(self, self._engine.abandon).atexit = False
 
     @property
     def n_reads(self) -> Counter[str]:
-        """Stored chunks that the store was asked for, by array."""
+        """Stored chunks that the store was asked for, by array; one read again counts once."""
         return self._engine.counts.by_name("n_reads")
 
     @property
@@ -89,6 +95,19 @@ class ChunkFetcher:
     def generation(self) -> Generation:
         """Stands for the time until the next `cancel` or `close`."""
         return self._engine.generation
+
+    def start(self, name: str, is_live: Callable[[], bool]) -> None:
+        """Begin a pass, which ends with `cancel`, `close` or when it says so.
+
+        Args:
+            name: What messages call the pass.
+            is_live: Whether the pass goes on. Must not hold this object.
+
+        Raises:
+            PlanError: Another live pass reads the store with another `max_inflight`.
+            ClosedError: In a process forked from the one that made the fetcher.
+        """
+        self._engine.start(name, is_live)
 
     def submit(self, loads: Sequence[ChunkLoad], generation: Generation | None = None) -> None:
         """Read and decode chunks; returns at once and ends each with its `done`.
@@ -113,12 +132,16 @@ class ChunkFetcher:
         """
         self._engine.cancel()
 
-    def close(self) -> None:
-        """Cancel, and wait for the decode threads; the reads of a store are not waited for.
+    def close(self, *, timeout_s: float | None = None) -> None:
+        """Cancel, and wait for the threads; for reads that block no longer than a moment.
 
         May be called repeatedly; a later `submit` starts anew.
+
+        Args:
+            timeout_s: Most seconds to wait for a thread that decodes or reads a local file, which
+                nothing can cancel. None for as long as it takes.
         """
-        self._engine.shut_down(join=True)
+        self._engine.shut_down(join=True, timeout_s=timeout_s)
 
     def check_missing(self, array: ArrayGeometry) -> None:
         """Tell sparse data from a wrong path, after every stored chunk asked for was missing.
@@ -139,182 +162,3 @@ class ChunkFetcher:
     def describe(self, array: ArrayGeometry) -> str:
         """One line: how the chunks of an array are read and decoded."""
         return self._engine.describe(array)
-
-
-class _Engine:
-    """What works for a fetcher without holding it."""
-
-    def __init__(
-        self,
-        store: Store,
-        arrays: Sequence[ArrayGeometry],
-        max_inflight: int,
-        decode_threads: int | None,
-    ) -> None:
-        self._store = store
-        self._pid = os.getpid()
-        n_threads = cores_per_rank() if decode_threads is None else max(1, decode_threads)
-        self.counts = ReadCounts(arrays)
-        buffers = ThreadBuffers()
-        self._tables = {array: RequestTable(array) for array in arrays}
-        self._decoders = {array: ChunkDecoder(array, buffers) for array in arrays}
-        self._threads = DecodeThreads(n_threads, self._perform)
-        root = local_root(store)
-        self._reader: LocalFileReader | ZarrLoopReader = (
-            ZarrLoopReader(store, self._threads, self.counts, max(1, max_inflight))
-            if root is None
-            else LocalFileReader(root, self._threads, buffers, self.counts)
-        )
-        self._missing = MissingChunkCheck(store, root)
-        # Held while jobs enter queues and while they are taken out, never while they are ended.
-        self._lock = threading.Lock()
-        self._loads_lock = threading.Lock()
-        self.generation = Generation()
-
-    @property
-    def is_of_this_process(self) -> bool:
-        """False in a forked child, where no such thread runs and a lock may be held for ever."""
-        return os.getpid() == self._pid
-
-    def submit(self, loads: Sequence[ChunkLoad], generation: Generation | None) -> None:
-        self._check_process()
-        planned = []
-        for load in loads:
-            table = self._table(load.array)
-            _check_slot(load)
-            planned.append((load, table.requests(load.sample_run, load.field_tile)))
-        jobs: list[ChunkJob] = []
-        try:
-            with self._lock:
-                own = self.generation if generation is None else generation
-                is_late = own.cancelled
-                for load, requests in planned:
-                    running = RunningLoad(load, len(requests), own, self._loads_lock)
-                    decoder = self._decoders[load.array]
-                    jobs.extend(ChunkJob(running, request, decoder) for request in requests)
-                if jobs and not is_late:
-                    self._reader.submit(jobs)
-            if is_late:
-                _end(jobs)
-        except RuntimeError as cause:
-            # No thread could be started, or Zarr's loop is closed: the process is on its way out.
-            error = ReadError(f"nothing reads from {store_text(self._store)} any more: {cause}")
-            _end(jobs, error)
-
-    def cancel(self) -> None:
-        if self.is_of_this_process:
-            with self._lock:
-                jobs = self._take_all()
-            _end(jobs)
-
-    def shut_down(self, *, join: bool, timeout_s: float | None = None) -> None:
-        if not self.is_of_this_process:
-            return
-        with self._lock:
-            jobs = self._take_all()
-            threads = self._threads.dismiss()
-        self._missing.interrupt()
-        _end(jobs)
-        if join:
-            end = None if timeout_s is None else time.monotonic() + timeout_s
-            for thread in threads:
-                if thread is not threading.current_thread():
-                    thread.join(None if end is None else max(0.0, end - time.monotonic()))
-
-    def abandon(self) -> None:
-        """Shut down for a finalizer, which may take no lock."""
-        if self.is_of_this_process:
-            call_on_zarr_loop(functools.partial(self.shut_down, join=False))
-
-    def interrupt(self) -> None:
-        if self.is_of_this_process:
-            self._missing.interrupt()
-
-    def settle(self, timeout_s: float) -> None:
-        if self.is_of_this_process and isinstance(self._reader, ZarrLoopReader):
-            self._reader.settle(timeout_s)
-
-    def check_missing(self, array: ArrayGeometry) -> None:
-        self._check_process()
-        first_key = self._table(array).requests(0)[0].key
-        others = [
-            other.name
-            for other in self._tables
-            if other is not array and self.counts.of(other).n_found
-        ]
-        self._missing.check(array, first_key, other_hit=others[0] if others else None)
-
-    def describe(self, array: ArrayGeometry) -> str:
-        how = "local files" if isinstance(self._reader, LocalFileReader) else "Zarr's event loop"
-        return f"{how}; {self._decoders[array].path}"
-
-    def _table(self, array: ArrayGeometry) -> RequestTable:
-        table = self._tables.get(array)
-        if table is None:
-            names = [known.name for known in self._tables]
-            msg = f"array {array.name!r} is none of those this fetcher was made for: {names}"
-            raise GeometryError(msg)
-        return table
-
-    def _take_all(self) -> list[ChunkJob]:
-        self.generation.cancelled = True
-        self.generation = Generation()
-        # The reader first: what it hands over meanwhile is then taken from the queue.
-        return self._reader.take_waiting() + self._threads.take()
-
-    def _perform(self, job: ChunkJob) -> None:
-        if job.running.is_over:
-            job.running.end_request(None)
-            return
-        try:
-            self._reader.land(job)
-        except BaseException as error:  # noqa: BLE001
-            _forget_frames(error)
-            job.running.end_request(error)
-        else:
-            job.running.end_request(None)
-
-    def _check_process(self) -> None:
-        if not self.is_of_this_process:
-            msg = (
-                f"the reads from {store_text(self._store)} belong to process {self._pid} and "
-                f"this is process {os.getpid()}, forked from it: threads and event loops do not "
-                "survive a fork; start processes with the 'spawn' method"
-            )
-            raise ClosedError(msg)
-
-
-def _check_slot(load: ChunkLoad) -> None:
-    # Codecs write bytes: a slot of another dtype would hold numbers, but others.
-    array, out = load.array, load.out
-    if out.shape != array.chunk_shape or out.dtype != array.dtype or not out.flags.c_contiguous:
-        msg = (
-            f"a slot of array {array.name!r} has shape {array.chunk_shape} and dtype {array.dtype} "
-            f"in C order, not {out.shape} and {out.dtype}"
-        )
-        raise GeometryError(msg)
-
-
-def _forget_frames(error: BaseException) -> None:
-    # Whoever keeps the error would keep the slot alive through the variables of its traceback.
-    current: BaseException | None = error
-    while current is not None:
-        traceback.clear_frames(current.__traceback__)
-        current = current.__cause__
-
-
-def _end(jobs: Iterable[ChunkJob], error: BaseException | None = None) -> None:
-    for job in jobs:
-        job.running.end_request(error)
-
-
-_LIVE: weakref.WeakSet[_Engine] = weakref.WeakSet()
-
-
-@atexit.register
-def _shut_down_all() -> None:
-    # Registered after Zarr's own hook and therefore run before it: the loop still takes the
-    # cancellations, and no task is destroyed while it is pending.
-    for engine in list(_LIVE):
-        engine.shut_down(join=True, timeout_s=_EXIT_TIMEOUT_S)
-        engine.settle(_EXIT_TIMEOUT_S)

@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from torchdata_insitu.fetch.chunk_load import Cancelled, ChunkLoad
 from torchdata_insitu.fetch.decoder import ChunkDecoder
+from torchdata_insitu.fetch.limiter import Permit
 from torchdata_insitu.fetch.requests import Request
 from torchdata_insitu.geometry.array_geometry import ArrayGeometry
 
@@ -41,6 +42,15 @@ class RunningLoad:
         """Whether it has failed or was cancelled, so that further reads are of no use."""
         return self._error is not None or self.generation.cancelled
 
+    @property
+    def has_failed(self) -> bool:
+        """Whether another of its requests has failed.
+
+        What waits for a reader is then ended by the reader; after a cancellation it is ended by
+        whoever cancels, before the call returns.
+        """
+        return self._error is not None
+
     def end_request(self, error: BaseException | None) -> None:
         """One request left the slot; the first error is the one that `done` gets."""
         with self._lock:
@@ -65,16 +75,42 @@ class RunningLoad:
 
 
 class ChunkJob:
-    """One request of one load, until it has been decoded or dropped."""
+    """One request of one load, until it has been decoded or dropped.
 
-    __slots__ = ("decoder", "error", "payload", "request", "running")
+    It is in exactly one place at any time: queued or read by a reader, in the queue of the decode
+    threads, at one of these, or waiting to be tried again.
+    """
+
+    __slots__ = (
+        "began_s",
+        "decoder",
+        "error",
+        "has_come",
+        "n_attempts",
+        "n_damaged",
+        "payload",
+        "permit",
+        "request",
+        "running",
+    )
 
     def __init__(self, running: RunningLoad, request: Request, decoder: ChunkDecoder) -> None:
         self.running = running
         self.request = request
         self.decoder = decoder
+        self.permit: Permit | None = None
+        """For the read under way and its bytes."""
+        self.has_come = False
+        """Whether the read has ended: with `payload`, `error`, or neither for a missing key."""
         self.payload: NDArray[np.uint8] | None = None
         self.error: BaseException | None = None
+        """What the store raised; while the job waits to be tried again, what it failed with."""
+        self.n_attempts = 0
+        """Times it was read."""
+        self.n_damaged = 0
+        """Times it did not decode."""
+        self.began_s = 0.0
+        """When it was read first, by the clock of `Retries`."""
 
     @property
     def array(self) -> ArrayGeometry:
@@ -85,3 +121,15 @@ class ChunkJob:
     def out(self) -> NDArray[Any]:
         """The slot."""
         return self.running.load.out
+
+    def end_permit(self) -> None:
+        """The bytes are decoded or dropped."""
+        permit, self.permit = self.permit, None
+        if permit is not None:
+            permit.account.limiter.end(permit)
+
+    def forget(self, failure: BaseException | None) -> None:
+        """Be as before the read, but for what was tried and how it failed last."""
+        self.has_come = False
+        self.payload = None
+        self.error = failure

@@ -34,8 +34,12 @@ class DecodeThreads:
         self._changed = threading.Condition(self._lock)
         self._crew = _Crew()
 
-    def put(self, jobs: Sequence[ChunkJob]) -> None:
+    def put(self, jobs: Sequence[ChunkJob], *, first: bool = False) -> None:
         """Queue jobs and wake as many threads; never blocks.
+
+        Args:
+            jobs: What to perform.
+            first: Before what is queued already, the last of them first.
 
         Raises:
             RuntimeError: No thread is there and none could be started; no job was queued.
@@ -57,7 +61,10 @@ class DecodeThreads:
                         raise
                     break
                 threads.append(thread)
-            self._queue.extend(jobs)
+            if first:
+                self._queue.extendleft(jobs)
+            else:
+                self._queue.extend(jobs)
             self._changed.notify(len(jobs))
 
     def take(self) -> list[ChunkJob]:

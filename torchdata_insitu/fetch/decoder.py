@@ -10,12 +10,12 @@ from torchdata_insitu.errors import DecodeError
 from torchdata_insitu.fetch.codec_chain import CodecChain, known_chain, outermost_compression
 from torchdata_insitu.fetch.fetch_errors import decode_error
 from torchdata_insitu.fetch.frames import STATED_SIZE, FrameError
-from torchdata_insitu.fetch.redaction import reason
 from torchdata_insitu.fetch.requests import Request
 from torchdata_insitu.fetch.stored_metadata import stored_metadata
 from torchdata_insitu.fetch.thread_buffers import ThreadBuffers
 from torchdata_insitu.fetch.zarr_decoding import ZarrDecoding
 from torchdata_insitu.geometry.array_geometry import ArrayGeometry
+from torchdata_insitu.redaction import reason
 
 _CHECKSUM_BYTES = 4
 

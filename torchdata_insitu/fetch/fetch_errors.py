@@ -1,18 +1,15 @@
 """The texts of failed reads: which array, which key, which chunk, and what to do."""
 
-from torchdata_insitu.errors import DecodeError, ReadError
-from torchdata_insitu.fetch.redaction import reason
+from torchdata_insitu.errors import DecodeError, FetchError, ReadError
 from torchdata_insitu.fetch.requests import Request
 from torchdata_insitu.geometry.array_geometry import ArrayGeometry
+from torchdata_insitu.redaction import advice, reason, shown
 
 
 def read_error(array: ArrayGeometry, request: Request, cause: BaseException) -> ReadError:
     """A store did not give the bytes of a request; `cause` becomes the cause."""
-    error = ReadError(
-        f"cannot read {_where(array, request)}: {reason(cause)}; "
-        "check that the store can be reached and that the key may be read"
-    )
-    error.__cause__ = cause
+    error = ReadError(f"cannot read {_where(array, request)}: {reason(cause)}; {advice(cause)}")
+    error.__cause__ = shown(cause)
     return error
 
 
@@ -42,6 +39,21 @@ def decode_error(
     )
     error.__cause__ = cause
     return error
+
+
+def missing_error(array: ArrayGeometry, request: Request) -> ReadError:
+    """A stored chunk does not exist, and that is not allowed."""
+    return ReadError(
+        f"{_where(array, request)} is missing in the store and on_missing is 'raise': write the "
+        "chunk, or give on_missing='auto' where absent chunks stand for the fill value"
+    )
+
+
+def after_attempts(error: FetchError, n_attempts: int, elapsed_s: float) -> FetchError:
+    """The error of the last attempt, with the number of them."""
+    final = type(error)(f"after {n_attempts} attempts in {elapsed_s:.1f} s: {error}")
+    final.__cause__ = error.__cause__
+    return final.with_traceback(error.__traceback__)
 
 
 def _where(array: ArrayGeometry, request: Request) -> str:

@@ -1,93 +1,180 @@
-"""Reads of files in the local file system, fused with their decoding."""
+"""Reads of local files: fused with their decoding, or on threads of their own."""
 
 import os
+import threading
+from collections import deque
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
-import obstore.store
 from numpy.typing import NDArray
-from zarr.abc.store import Store
-from zarr.storage import LocalStore, ObjectStore
 
 from torchdata_insitu.fetch.chunk_job import ChunkJob
-from torchdata_insitu.fetch.decode_threads import DecodeThreads
+from torchdata_insitu.fetch.chunk_reader import LeavingThreads
 from torchdata_insitu.fetch.fetch_errors import read_error
-from torchdata_insitu.fetch.read_counts import ReadCounts
+from torchdata_insitu.fetch.job_steps import JobSteps
+from torchdata_insitu.fetch.limiter import Permit
+from torchdata_insitu.fetch.local_files import fill_from_file, open_file, read_file
+from torchdata_insitu.fetch.read_waits import ReadWaits
+from torchdata_insitu.fetch.reader_threads import ReaderThreads
 from torchdata_insitu.fetch.thread_buffers import ThreadBuffers
 
 _SMALLEST_BUFFER = 1 << 16
 
 
-def local_root(store: Store) -> str | None:
-    """Folder whose files are the keys of a store, None where only the store knows.
-
-    Only the very classes of Zarr and obstore count: a subclass or a wrapper may override `get`.
-    """
-    if not hasattr(os, "readv"):
-        return None
-    if type(store) is LocalStore:
-        return os.fspath(store.root)
-    if type(store) is ObjectStore and type(store.store) is obstore.store.LocalStore:
-        prefix = store.store.prefix
-        return None if prefix is None else os.fspath(prefix)
-    return None
-
-
 class LocalFileReader:
-    """Opens, reads and closes a file per stored chunk on the decode threads.
+    """Opens, reads and closes a file per stored chunk, at first on the decode threads.
 
     A file is read into a buffer of the thread that decodes it, which costs less than a new buffer
-    per chunk or a second thread; plain bytes are read into the slot.
+    per chunk or a second thread; plain bytes are read into the slot. Once reads wait longer than a
+    millisecond, as on network file systems, they go to threads of their own, for the decode threads
+    would mostly wait.
+
+    A decode thread never waits for a permit: a job without one is parked here until there is room.
     """
 
     def __init__(
-        self, root: str, threads: DecodeThreads, buffers: ThreadBuffers, counts: ReadCounts
+        self,
+        root: str,
+        steps: JobSteps,
+        buffers: ThreadBuffers,
+        n_threads: int,
+        waits: ReadWaits | None = None,
     ) -> None:
-        self._root = root
-        self._threads = threads
-        self._buffers = buffers
-        self._counts = counts
+        """Start nothing.
 
-    def submit(self, jobs: Sequence[ChunkJob]) -> None:
-        """Queue jobs for the decode threads."""
-        self._threads.put(jobs)
+        Args:
+            root: The folder of the store.
+            steps: The account in it calls `granted`.
+            buffers: What the decode threads read into.
+            n_threads: Most reader threads, if it comes to them.
+            waits: Tells when that is; None for the clock of the system.
+        """
+        self._root = root
+        self._steps = steps
+        self._buffers = buffers
+        self._waits = ReadWaits() if waits is None else waits
+        self._files = _WholeFiles(root)
+        self._readers = ReaderThreads(
+            self._files, steps, n_threads, "local files that answer slowly,"
+        )
+        self._lock = threading.Lock()
+        self._parked: deque[ChunkJob] = deque()
+
+    def __str__(self) -> str:
+        return str(self._readers) if self._waits.is_slow else "local files"
+
+    def submit(self, jobs: Sequence[ChunkJob], *, first: bool = False) -> None:
+        """Queue jobs for the decode threads, or for the reader threads."""
+        if self._waits.is_slow:
+            self._readers.submit(jobs, first=first)
+        else:
+            self._steps.threads.put(jobs, first=first)
 
     def take_waiting(self) -> list[ChunkJob]:
-        """Jobs whose bytes have not come: none, since a read and its decode are one step."""
-        return []
+        """Remove and return every job that waits for a permit or sits in a read of its own."""
+        with self._lock:
+            parked = list(self._parked)
+            self._parked.clear()
+        return parked + self._readers.take_waiting()
 
-    def land(self, job: ChunkJob) -> None:
+    def land(self, job: ChunkJob) -> bool:
         """Read and decode one stored chunk into its slot; runs on a decode thread.
 
         Raises:
             ReadError: The file exists but cannot be read.
             DecodeError: Its bytes are not the stored chunk.
         """
+        if job.has_come:
+            payload = job.payload
+            self._steps.decode(job)
+            self._files.give_back(payload)
+            return True
+        raw = job.decoder.raw_target(job.request, job.out)
+        permit = job.permit
+        if permit is None:
+            if self._waits.is_slow:
+                return not self._readers.pass_on(job)
+            # What is read into the slot is no memory besides it.
+            expected = 0 if raw is not None else None
+            permit = self._steps.ask(job, expected)
+            if permit is None:
+                permit, is_parked = self._ask_or_park(job, expected)
+                if permit is None:
+                    return not is_parked
+        self._steps.begin(job, permit)
+        self._read_and_decode(job, raw)
+        return True
+
+    def _ask_or_park(self, job: ChunkJob, expected: int | None) -> tuple[Permit | None, bool]:
+        """A permit for a job, or the job parked until there is one.
+
+        Under the lock, so that the permit that was asked for does not come before the job is here.
+        Who cancels takes what is parked after it has declared the load over: it finds the job, or
+        the job is not parked.
+        """
+        with self._lock:
+            permit = self._steps.ask(job, expected)
+            is_parked = permit is None and not job.running.is_over
+            if is_parked:
+                self._parked.append(job)
+        return permit, is_parked
+
+    def granted(self, permit: Permit) -> None:
+        """There is room for one more read."""
+        refused: list[ChunkJob] = []
+        spare: Permit | None = permit
+        with self._lock:
+            while spare is not None and self._parked:
+                job = self._parked.popleft()
+                job.permit, spare = spare, None
+                job.permit.is_idle = True
+                try:
+                    self._steps.threads.put((job,), first=True)
+                except RuntimeError:
+                    refused.append(job)
+                if self._parked:
+                    spare = self._steps.ask(self._parked[0])
+        # Nothing is parked any more: it may be reader threads that asked.
+        if spare is not None:
+            self._readers.granted(spare)
+        else:
+            self._readers.wake()
+        for job in refused:
+            job.end_permit()
+            job.running.end_request(RuntimeError("no thread can be started any more"))
+
+    def dismiss(self) -> LeavingThreads:
+        """Let the reader threads leave, if there are any."""
+        self._files.forget()
+        return self._readers.dismiss()
+
+    def settle(self, timeout_s: float) -> None:
+        """Nothing to do: a read of a file ends when it ends."""
+
+    def _read_and_decode(self, job: ChunkJob, raw: memoryview | None) -> None:
         request, decoder, out = job.request, job.decoder, job.out
-        raw = decoder.raw_target(request, out)
-        self._counts.asked(job.array)
-        try:
-            # As Zarr joins them: a key is a relative path with forward slashes.
-            file = os.open(f"{self._root}/{request.key}", os.O_RDONLY | os.O_CLOEXEC)
-        except FileNotFoundError:
-            self._counts.missed(job.array)
-            decoder.missing(request, out)
-            return
-        except OSError as cause:
-            raise read_error(job.array, request, cause) from cause
         payload: NDArray[np.uint8] | None = None
+        n_bytes = 0
+        began = self._waits.begin()
         try:
-            if raw is None:
-                payload = self._read(file)
-                n_bytes = payload.size
-            else:
-                n_bytes = _fill(file, raw)
+            file = open_file(self._root, request.key)
+            if file is not None:
+                try:
+                    if raw is None:
+                        buffer = self._buffers.encoded(_SMALLEST_BUFFER)
+                        payload = read_file(file, buffer, self._grow)
+                        n_bytes = payload.size
+                    else:
+                        n_bytes = fill_from_file(file, raw)
+                finally:
+                    os.close(file)
         except OSError as cause:
             raise read_error(job.array, request, cause) from cause
-        finally:
-            os.close(file)
-        self._counts.found(job.array, n_bytes)
+        self._waits.end(began, n_bytes)
+        if file is None:
+            self._steps.missing(job)
+            return
+        self._steps.found(job, n_bytes)
         if payload is not None:
             decoder.decode(payload, request, out)
         elif raw is not None and n_bytes == len(raw):
@@ -95,26 +182,47 @@ class LocalFileReader:
         else:
             raise decoder.wrong_size(request, n_bytes)
 
-    def _read(self, file: int) -> NDArray[np.uint8]:
-        """The whole file, in the buffer of this thread."""
-        buffer = self._buffers.encoded(_SMALLEST_BUFFER)
-        total = 0
-        # Only a read of nothing is the end: network file systems return less than was asked for.
-        while n_bytes := os.readv(file, [memoryview(buffer)[total:]]):
-            total += n_bytes
-            if total == buffer.size:
-                buffer = self._buffers.encoded(2 * total, keep=total)
-        return buffer[:total]
+    def _grow(self, buffer: NDArray[np.uint8], n_bytes: int) -> NDArray[np.uint8]:
+        # The buffer is the one of this thread.
+        del buffer
+        return self._buffers.encoded(2 * n_bytes, keep=n_bytes)
 
 
-def _fill(file: int, target: memoryview) -> int:
-    """Read a file into `target`; returns the bytes of the file, also where they do not fit."""
-    surplus = bytearray(1)
-    total = 0
-    views: list[Any] = [target, surplus]
-    while n_bytes := os.readv(file, views):
-        total += n_bytes
-        if total > len(target):
-            return os.fstat(file).st_size
-        views = [target[total:], surplus]
-    return total
+class _WholeFiles:
+    """Reads files into memory that is used again, because the first touch of it is slow."""
+
+    def __init__(self, root: str) -> None:
+        self._root = root
+        self._spare: list[NDArray[np.uint8]] = []
+
+    def __call__(self, job: ChunkJob) -> NDArray[np.uint8] | None:
+        file = open_file(self._root, job.request.key)
+        if file is None:
+            return None
+        try:
+            # A byte more than there is, so that a full buffer means that the file has grown.
+            return read_file(file, self._buffer(os.fstat(file).st_size + 1), _twice)
+        finally:
+            os.close(file)
+
+    def _buffer(self, n_bytes: int) -> NDArray[np.uint8]:
+        try:
+            buffer = self._spare.pop()
+        except IndexError:
+            buffer = np.empty(0, np.uint8)
+        return buffer if buffer.size >= n_bytes else np.empty(n_bytes, np.uint8)
+
+    def give_back(self, payload: NDArray[np.uint8] | None) -> None:
+        """What was read is decoded: there are as many buffers as reads were under way at most."""
+        if payload is not None and isinstance(payload.base, np.ndarray):
+            self._spare.append(payload.base)
+
+    def forget(self) -> None:
+        """Let go of the memory."""
+        self._spare.clear()
+
+
+def _twice(buffer: NDArray[np.uint8], n_bytes: int) -> NDArray[np.uint8]:
+    larger = np.empty(2 * n_bytes, np.uint8)
+    larger[:n_bytes] = buffer[:n_bytes]
+    return larger

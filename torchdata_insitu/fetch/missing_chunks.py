@@ -11,10 +11,10 @@ from zarr.abc.store import Store
 
 from torchdata_insitu.errors import GeometryError, ReadError
 from torchdata_insitu.fetch.chunk_load import Cancelled
-from torchdata_insitu.fetch.redaction import reason
 from torchdata_insitu.fetch.stores import store_text
 from torchdata_insitu.fetch.zarr_loop import zarr_loop
 from torchdata_insitu.geometry.array_geometry import ArrayGeometry
+from torchdata_insitu.redaction import reason, shown
 
 _CHUNK_KEY = re.compile(r"(c[./])?\d+([./]\d+)*")
 _METADATA = {"zarr.json", ".zarray", ".zattrs", ".zgroup", ".zmetadata"}
@@ -55,19 +55,21 @@ class MissingChunkCheck:
             found = self._first_chunk_key(prefix)
         except CancelledError as cause:
             raise Cancelled(f"the listing of keys {where} was cancelled") from cause
-        except Exception as cause:
+        except Exception as cause:  # noqa: BLE001
             if other_hit is not None:
                 return
             msg = (
                 f"every chunk of array {array.name!r} that was asked for is missing, the first "
                 f"under the key {first_key!r}, and keys {where} cannot be listed "
-                f"({reason(cause)}): check the path of the store"
+                f"({reason(cause)}): check the path of the store, or give on_missing='fill' where "
+                "absent chunks stand for the fill value"
             )
-            raise ReadError(msg) from cause
+            raise ReadError(msg) from shown(cause)
         if found is None:
             msg = (
                 f"array {array.name!r} has metadata but no chunk {where}: the first key asked for "
-                f"was {first_key!r}; check the path of the store, and that its chunks were copied"
+                f"was {first_key!r}; check the path of the store, and that its chunks were copied, "
+                "or give on_missing='fill' where all of them stand for the fill value"
             )
             raise ReadError(msg)
         asked = first_key.removeprefix(prefix)

@@ -1,5 +1,6 @@
 """What one fetcher asked its store for."""
 
+import math
 import threading
 from collections import Counter
 from collections.abc import Sequence
@@ -10,15 +11,19 @@ from torchdata_insitu.geometry.array_geometry import ArrayGeometry
 class ArrayCounts:
     """Stored chunks of one array."""
 
-    __slots__ = ("n_found", "n_missing", "n_reads")
+    __slots__ = ("expected_bytes", "n_found", "n_missing", "n_reads", "n_retries")
 
-    def __init__(self) -> None:
+    def __init__(self, decoded_bytes: int) -> None:
         self.n_reads = 0
-        """Asked for."""
+        """Asked for; one that is read again counts once."""
+        self.n_retries = 0
+        """Times that one was read again."""
         self.n_missing = 0
         """Not in the store, and filled."""
         self.n_found = 0
         """Whose bytes came."""
+        self.expected_bytes = decoded_bytes
+        """Stored bytes to reckon with: the most that came so far, at first those decoded."""
 
 
 class ReadCounts:
@@ -30,7 +35,12 @@ class ReadCounts:
 
     def __init__(self, arrays: Sequence[ArrayGeometry]) -> None:
         self._arrays = tuple(arrays)
-        self._counts = {id(array): ArrayCounts() for array in arrays}
+        self._counts = {
+            id(array): ArrayCounts(
+                math.prod(array.stored_chunk_shape) * array.stored_dtype.itemsize
+            )
+            for array in arrays
+        }
         self.bytes_read = 0
         self._lock = threading.Lock()
 
@@ -50,10 +60,18 @@ class ReadCounts:
         with self._lock:
             self.of(array).n_reads += 1
 
+    def asked_again(self, array: ArrayGeometry) -> None:
+        """It was asked for another time."""
+        with self._lock:
+            self.of(array).n_retries += 1
+
     def found(self, array: ArrayGeometry, n_bytes: int) -> None:
         """Its bytes came."""
         with self._lock:
-            self.of(array).n_found += 1
+            counts = self.of(array)
+            is_first = not counts.n_found
+            counts.expected_bytes = n_bytes if is_first else max(n_bytes, counts.expected_bytes)
+            counts.n_found += 1
             self.bytes_read += n_bytes
 
     def missed(self, array: ArrayGeometry) -> None:

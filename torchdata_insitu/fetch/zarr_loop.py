@@ -24,3 +24,13 @@ def call_on_zarr_loop(function: Callable[..., None], *arguments: Any) -> None:
     """
     with contextlib.suppress(RuntimeError):
         zarr_loop().call_soon_threadsafe(lambda: function(*arguments))
+
+
+def call_later_on_zarr_loop(delay_s: float, function: Callable[[], None]) -> None:
+    """Call a short function on the thread of the loop after so many seconds; returns at once.
+
+    Raises:
+        RuntimeError: The loop is closed, at the end of the process.
+    """
+    loop = zarr_loop()
+    loop.call_soon_threadsafe(loop.call_later, delay_s, function)

@@ -13,14 +13,14 @@ from zarr.abc.store import Store
 from zarr.core.buffer import Buffer, numpy_buffer_prototype
 
 from torchdata_insitu.fetch.chunk_job import ChunkJob
-from torchdata_insitu.fetch.decode_threads import DecodeThreads
-from torchdata_insitu.fetch.fetch_errors import read_error
-from torchdata_insitu.fetch.read_counts import ReadCounts
+from torchdata_insitu.fetch.chunk_reader import LeavingThreads
+from torchdata_insitu.fetch.job_steps import JobSteps
+from torchdata_insitu.fetch.limiter import Permit
 from torchdata_insitu.fetch.zarr_loop import zarr_loop
 
 
 class ZarrLoopReader:
-    """Awaits `store.get` for up to `max_inflight` keys at a time, and hands the bytes over.
+    """Awaits `store.get`, for as many keys at a time as there are permits, and hands bytes over.
 
     The loop belongs to Zarr and is shared with everybody who reads through it. A guest here creates
     tasks and cancels those, and neither stops the loop nor touches its executor or Zarr's settings.
@@ -31,37 +31,43 @@ class ZarrLoopReader:
     out of its place, under the lock, ends it.
     """
 
-    def __init__(
-        self, store: Store, threads: DecodeThreads, counts: ReadCounts, max_inflight: int
-    ) -> None:
+    def __init__(self, store: Store, steps: JobSteps) -> None:
+        """Start nothing; the account in `steps` calls `granted`."""
         self._store = store
-        self._threads = threads
-        self._counts = counts
-        self._max_inflight = max_inflight
+        self._steps = steps
         self._prototype = numpy_buffer_prototype()
         self._lock = threading.Lock()
         self._backlog: deque[ChunkJob] = deque()
+        self._granted: deque[Permit] = deque()
         self._awaited: set[ChunkJob] = set()
-        self._n_tasks = 0
         self._pump_is_due = False
         self._loop: asyncio.AbstractEventLoop | None = None
         # Touched on the loop only.
         self._tasks: dict[ChunkJob, asyncio.Task[Buffer | None]] = {}
 
-    def submit(self, jobs: Sequence[ChunkJob]) -> None:
+    def __str__(self) -> str:
+        return "Zarr's event loop"
+
+    def submit(self, jobs: Sequence[ChunkJob], *, first: bool = False) -> None:
         """Queue jobs, with one call to the loop however many they are.
 
         Raises:
             RuntimeError: The loop is closed; no job was queued.
         """
         loop = zarr_loop()
+        lost: list[ChunkJob] = []
         with self._lock:
             if loop is not self._loop:
                 # Zarr replaced its loop, and with it went the tasks that counted here.
-                self._loop, self._n_tasks, self._pump_is_due = loop, 0, False
-                self._tasks = {}
-            self._backlog.extend(jobs)
+                lost = list(self._tasks)
+                self._loop, self._pump_is_due, self._tasks = loop, False, {}
+            if first:
+                self._backlog.extendleft(jobs)
+            else:
+                self._backlog.extend(jobs)
             is_due, self._pump_is_due = self._pump_is_due, True
+        for job in lost:
+            job.end_permit()
         if is_due:
             return
         try:
@@ -83,27 +89,39 @@ class ZarrLoopReader:
             jobs = [*self._backlog, *awaited]
             self._backlog.clear()
             self._awaited.clear()
+            # Their permits are idle, and the account ends them as it withdraws.
+            self._granted.clear()
+            # An interrupt may have come between a note that the pump is due and the call for it.
+            self._pump_is_due = False
             loop = self._loop
         if awaited and loop is not None and not loop.is_closed():
             loop.call_soon_threadsafe(self._cancel_tasks, awaited)
         return jobs
 
-    def land(self, job: ChunkJob) -> None:
-        """Decode one stored chunk that has come; runs on a decode thread.
+    def land(self, job: ChunkJob) -> bool:
+        """Decode one stored chunk that has come."""
+        self._steps.decode(job)
+        return True
 
-        Raises:
-            ReadError: The store raised.
-            DecodeError: The bytes are not the stored chunk.
-        """
-        if job.error is not None:
-            raise read_error(job.array, job.request, job.error) from job.error
-        payload, job.payload = job.payload, None
-        if payload is None:
-            self._counts.missed(job.array)
-            job.decoder.missing(job.request, job.out)
-        else:
-            self._counts.found(job.array, payload.size)
-            job.decoder.decode(payload, job.request, job.out)
+    def granted(self, permit: Permit) -> None:
+        """There is room for one more read."""
+        with self._lock:
+            loop = self._loop
+            is_wanted = bool(self._backlog) and loop is not None
+            if is_wanted:
+                permit.is_idle = True
+                self._granted.append(permit)
+                is_due, self._pump_is_due = self._pump_is_due, True
+        if not is_wanted or loop is None:
+            permit.end()
+        elif not is_due:
+            # A closed loop ends at the end of the process, with nobody left to wait for a read.
+            with contextlib.suppress(RuntimeError):
+                loop.call_soon_threadsafe(self._pump)
+
+    def dismiss(self) -> LeavingThreads:
+        """There are no threads here."""
+        return LeavingThreads([], [])
 
     def settle(self, timeout_s: float) -> None:
         """Wait until cancelled tasks have ended, at most `timeout_s`."""
@@ -119,18 +137,32 @@ class ZarrLoopReader:
 
     def _pump(self) -> None:
         loop = asyncio.get_running_loop()
+        failed: list[ChunkJob] = []
         # A job and its task become known together: a cancellation from another thread comes before
         # both or finds both.
         with self._lock:
             self._pump_is_due = False
-            while self._backlog and self._n_tasks < self._max_inflight:
-                job = self._backlog.popleft()
-                self._counts.asked(job.array)
+            while self._backlog:
+                job = self._backlog[0]
+                if job.running.has_failed:
+                    failed.append(self._backlog.popleft())
+                    continue
+                permit = self._granted.popleft() if self._granted else self._steps.ask(job)
+                if permit is None:
+                    break
+                self._backlog.popleft()
+                self._steps.begin(job, permit)
                 task = loop.create_task(self._get(job.request.key))
                 task.add_done_callback(partial(self._come, job))
                 self._tasks[job] = task
                 self._awaited.add(job)
-                self._n_tasks += 1
+            spare = [] if self._backlog else list(self._granted)
+            if not self._backlog:
+                self._granted.clear()
+        for permit in spare:
+            permit.end()
+        for job in failed:
+            job.running.end_request(None)
 
     async def _get(self, key: str) -> Buffer | None:
         try:
@@ -149,25 +181,22 @@ class ZarrLoopReader:
         try:
             buffer = task.result()
             payload = None if buffer is None else buffer.as_numpy_array().view(np.uint8)
-        except asyncio.CancelledError:
+        except asyncio.CancelledError as cause:
             error = TimeoutError("the store cancelled the read")
+            error.__cause__ = cause
         except BaseException as caught:  # noqa: BLE001
             error = caught
-        refused: RuntimeError | None = None
-        # Handed over under the lock: `take_waiting` finds the job here or the queue has it, and no
-        # thread is started for it after the fetcher was closed.
         with self._lock:
-            self._n_tasks -= 1
-            if job in self._awaited:
-                self._awaited.discard(job)
-                job.payload, job.error = payload, error
-                try:
-                    self._threads.put((job,))
-                except RuntimeError as cause:
-                    refused = cause
-        if refused is not None:
-            job.running.end_request(refused)
+            # The permit that this read gives back may come straight here again: no call is needed
+            # for it, since the pump follows.
+            self._pump_is_due = True
+        self._steps.come(job, payload, error, self._lock, self._take)
         self._pump()
+
+    def _take(self, job: ChunkJob) -> bool:
+        is_here = job in self._awaited
+        self._awaited.discard(job)
+        return is_here
 
     def _cancel_tasks(self, jobs: Iterable[ChunkJob]) -> None:
         for job in jobs:

@@ -21,6 +21,7 @@ from torchdata_insitu.geometry.chunk_grid import AxisChunks, ChunkGrid
 from torchdata_insitu.geometry.coordinate_names import is_coordinate, named_by_attributes
 from torchdata_insitu.geometry.sample_axis import resolve_sample_axis
 from torchdata_insitu.geometry.store_nodes import StoreNode, read_node, walk
+from torchdata_insitu.redaction import advice, reason, shown
 
 _logger = logging.getLogger(__name__)
 
@@ -37,6 +38,7 @@ def read_arrays(
     sample_axis: int | str | Mapping[str, int | str] = 0,
     decode_cf: bool = True,
     label: str | None = None,
+    where: str = "the store",
 ) -> dict[str, ArrayGeometry]:
     """Read what the arrays of a store are; no data is read.
 
@@ -53,6 +55,7 @@ def read_arrays(
         decode_cf: Turn stored numbers into physical ones by `_FillValue`, `missing_value`,
             `scale_factor` and `add_offset`, as xarray does. With False they are used as stored.
         label: Label of the store where a loader reads from several.
+        where: What messages call the store.
 
     Returns:
         The arrays by path, in the order of `names`, else sorted.
@@ -82,7 +85,7 @@ def read_arrays(
         axis = axes.get(node.name, default_axis)
         return _array_geometry(node.array(), label, axis, decode_cf=decode_cf)
 
-    documents = _ZarrDocuments(store)
+    documents = _ZarrDocuments(store, where)
     if names is not None:
         nodes = sync(_named_nodes(documents, _wanted(names)))
         arrays = {node.name: geometry(node) for node in nodes}
@@ -116,24 +119,28 @@ def read_arrays(
 class _ZarrDocuments:
     """The JSON documents of a Zarr store, at most `_MAX_READS` read at a time."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: Store, where: str) -> None:
         self._store = store
+        self.where = where
         self._slots = asyncio.Semaphore(_MAX_READS)
 
     async def open(self) -> None:
         """Open a store that was given unopened, as an archive may be."""
-        await StorePath.open(self._store, "")
+        try:
+            await StorePath.open(self._store, "")
+        except Exception as error:  # noqa: BLE001
+            why = f"{reason(error)}; {advice(error)}"
+            raise ReadError(f"{self.where} cannot be opened: {why}") from shown(error)
 
     async def read(self, key: str) -> Mapping[str, Any] | None:
         async with self._slots:
             try:
                 buffer = await self._store.get(key, prototype=default_buffer_prototype())
-            except Exception as error:
-                # Only the type: texts of object stores can hold signed URLs.
+            except Exception as error:  # noqa: BLE001
+                why = f"{reason(error)}; {advice(error)}"
                 raise ReadError(
-                    f"metadata {key!r} could not be read ({type(error).__name__}): check the path "
-                    "and the right to read"
-                ) from error
+                    f"metadata {key!r} of {self.where} could not be read: {why}"
+                ) from shown(error)
         if buffer is None:
             return None
         try:
@@ -144,13 +151,22 @@ class _ZarrDocuments:
             raise GeometryError(f"metadata {key!r} is no JSON object: {document!r:.60}")
         return document
 
+    async def why_empty(self) -> str:
+        """What a listing says of a store in which nothing is found, for the end of a text."""
+        try:
+            async for _ in self._store.list_dir(""):
+                return "; it has other keys, so that it may be the folder above or below"
+        except Exception as error:  # noqa: BLE001
+            return f"; keys cannot be listed either: {reason(error)}"
+        return "; it has no keys at all"
+
     async def children(self, path: str) -> list[str]:
         try:
             names = [name.strip("/") async for name in self._store.list_dir(path)]
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001
             raise ReadError(
-                f"the store cannot be listed ({type(error).__name__}): name the arrays to open"
-            ) from error
+                f"{self.where} cannot be listed ({reason(error)}): name the arrays to open"
+            ) from shown(error)
         return [name for name in names if not name.startswith(".") and name != "zarr.json"]
 
 
@@ -196,8 +212,8 @@ async def _refuse(
 ) -> NoReturn:
     if root is None and not is_group:
         raise ReadError(
-            f"no Zarr metadata in the store: looked for zarr.json, .zarray and .zgroup at its root "
-            f"and below {name!r}; check the path of the store"
+            f"no Zarr metadata in {documents.where}: looked for zarr.json, .zarray and .zgroup at "
+            f"its root and below {name!r}; check the path{await documents.why_empty()}"
         )
     try:
         nodes = await walk(documents, root) if root is not None else []
@@ -216,8 +232,8 @@ async def _all_nodes(documents: _ZarrDocuments) -> list[StoreNode]:
     root = await _root(documents)
     if root is None:
         raise ReadError(
-            "no Zarr metadata at the root of the store: looked for zarr.json, .zarray and .zgroup; "
-            "check the path of the store"
+            f"no Zarr metadata at the root of {documents.where}: looked for zarr.json, .zarray and "
+            f".zgroup; check the path{await documents.why_empty()}"
         )
     if root.fault is not None:
         raise root.fault
@@ -241,10 +257,10 @@ def _coordinates(nodes: Sequence[StoreNode]) -> set[str]:
 
 
 def _report_left_out(arrays: Mapping[str, ArrayGeometry], left_out: Mapping[str, str]) -> None:
-    for name, reason in left_out.items():
-        _logger.info("left out %r: %s", name, reason)
+    for name, why in left_out.items():
+        _logger.info("left out %r: %s", name, why)
     if not arrays:
-        found = [f"{name!r} ({reason})" for name, reason in left_out.items()]
+        found = [f"{name!r} ({why})" for name, why in left_out.items()]
         more = f" and {len(found) - _MAX_LISTED} more" if len(found) > _MAX_LISTED else ""
         listed = "; ".join(found[:_MAX_LISTED]) or "nothing, its groups show no arrays"
         raise GeometryError(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import bisect
 import dataclasses
-import hashlib
 import weakref
 from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
@@ -15,11 +14,14 @@ from torchdata.nodes import BaseNode
 from torchdata_insitu.errors import ClosedError, PlanError
 from torchdata_insitu.fetch.chunk_fetcher import Cancelled, ChunkFetcher
 from torchdata_insitu.fetch.chunk_load import ChunkLoad
+from torchdata_insitu.fetch.descriptor_limit import within_descriptors
 from torchdata_insitu.fetch.read_counts import ArrayCounts
+from torchdata_insitu.fetch.retry import RetryPolicy
 from torchdata_insitu.fetch.store_like import Store
-from torchdata_insitu.fetch.stores import store_id
+from torchdata_insitu.fetch.stores import close_own_store
 from torchdata_insitu.geometry.array_geometry import ArrayGeometry
-from torchdata_insitu.nodes.collection import when_collected
+from torchdata_insitu.nodes.chunk_sources import chunk_source, slot_shape, store_of
+from torchdata_insitu.nodes.collection import is_exiting, when_collected
 from torchdata_insitu.nodes.cursor_node import SourcedNode
 from torchdata_insitu.nodes.segment_node import FetchedSegment
 from torchdata_insitu.planning.cursor import Cursor
@@ -28,7 +30,7 @@ from torchdata_insitu.planning.segments import Segment
 from torchdata_insitu.planning.whole_number import whole_number
 from torchdata_insitu.pool.admission import Admission
 from torchdata_insitu.pool.chunk_pool import ChunkPool
-from torchdata_insitu.pool.chunk_source import ChunkSource, SlotShape
+from torchdata_insitu.pool.chunk_source import ChunkSource
 from torchdata_insitu.pool.pool_pass import PoolPass, SlotFill
 
 __all__ = ["AsyncChunkFetcher"]
@@ -38,6 +40,7 @@ __all__ = ["AsyncChunkFetcher"]
 _MIN_SEGMENTS_AHEAD = 2
 # Chunks that are waited for, as a multiple of the requests that can be under way at once.
 _READS_AHEAD = 2
+_EXIT_TIMEOUT_S = 2.0
 
 
 class AsyncChunkFetcher(SourcedNode[FetchedSegment]):
@@ -50,19 +53,27 @@ class AsyncChunkFetcher(SourcedNode[FetchedSegment]):
         source: a `ChunkPlanner`, or `SegmentNode` over one.
         store: the Zarr store, or one for each label that `open_arrays(..., store=label)` gave.
         pool: where chunks are kept.
-        max_inflight: requests under way at once, for each store.
+        max_inflight: requests under way at once, for each store and over all passes of the
+            process that read it. Passes that are live at the same time need equal values.
         decode_threads: threads that decode; None for one per usable core.
         name: what messages call this pass.
+        retry: which failed reads are tried again; None for `RetryPolicy()`.
+        on_missing: what a stored chunk means that is not in the store. `"auto"`: the fill value,
+            unless no chunk of the array is there at all; `"fill"`: the fill value, in any case;
+            `"raise"`: an error. What is filled is counted in `n_missing`.
 
     State:
         The cursor of the next segment it hands out, not of the last one it asked for.
 
     Threads:
-        Decode threads, started at the first `next` and ended by `shutdown` or collection.
+        Decode and reader threads, started at the first `next` and ended by `shutdown` or
+        collection. A reader thread inside a read that blocks leaves when that ends, and is waited
+        for no longer than a moment.
 
     Raises:
-        PlanError: an array's store is not among those given, or one store is given for arrays of
-            several.
+        PlanError: an array's store is not among those given, one store is given for arrays of
+            several, or an unknown `on_missing`; at the first `next`, if another live pass reads
+            the store with another `max_inflight`.
 
     Example:
         >>> import torchdata_insitu as tdi
@@ -89,6 +100,8 @@ class AsyncChunkFetcher(SourcedNode[FetchedSegment]):
         max_inflight: int = 32,
         decode_threads: int | None = None,
         name: str = "loader",
+        retry: RetryPolicy | None = None,
+        on_missing: str = "auto",
     ) -> None:
         """Prepare the readers; nothing is read and no thread is started."""
         super().__init__(source)
@@ -99,6 +112,8 @@ class AsyncChunkFetcher(SourcedNode[FetchedSegment]):
         if decode_threads is not None:
             decode_threads = whole_number("decode_threads", decode_threads, least=1)
         self.decode_threads = decode_threads
+        self.retry = retry
+        self.on_missing = on_missing
         self._ahead: deque[tuple[Segment, Admission]] = deque()
         # From the oldest admission on that has not landed; what landed is not looked at again.
         self._landing: deque[Admission] = deque()
@@ -117,17 +132,21 @@ class AsyncChunkFetcher(SourcedNode[FetchedSegment]):
                 "store is given: give a mapping with one for each of these labels"
             )
             raise PlanError(msg)
+        self._most_inflight = within_descriptors(self.max_inflight)
         self._fetchers = {
             label: ChunkFetcher(
-                _store_of(self.store, arrays[0]),
+                store_of(self.store, arrays[0]),
                 arrays,
-                max_inflight=self.max_inflight,
+                max_inflight=self._most_inflight,
                 decode_threads=self.decode_threads,
+                retry=self.retry,
+                on_missing=self.on_missing,
             )
             for label, arrays in by_label.items()
         }
         self._sources = tuple(
-            _chunk_source(array, _store_of(self.store, array)) for array in self._arrays
+            chunk_source(array, store_of(self.store, array), self.on_missing)
+            for array in self._arrays
         )
         self._by_source = dict(zip(self._sources, self._arrays, strict=True))
 
@@ -137,13 +156,21 @@ class AsyncChunkFetcher(SourcedNode[FetchedSegment]):
 
     @property
     def n_reads(self) -> Counter[str]:
-        """Stored chunks asked for since the node was made, by array as `plan.reads` names it."""
+        """Stored chunks asked for since the node was made, by array as `plan.reads` names it.
+
+        One that is read again, because the first read failed, counts once.
+        """
         return self._by_array(lambda counts: counts.n_reads)
 
     @property
     def n_missing(self) -> Counter[str]:
         """Stored chunks that were absent and filled, by array."""
         return self._by_array(lambda counts: counts.n_missing)
+
+    @property
+    def n_retries(self) -> Counter[str]:
+        """Times that stored chunks were read again, by array."""
+        return self._by_array(lambda counts: counts.n_retries)
 
     def _by_array(self, count: Callable[[ArrayCounts], int]) -> Counter[str]:
         names = zip(self.planner.space.array_names, self._arrays, strict=True)
@@ -236,7 +263,7 @@ class AsyncChunkFetcher(SourcedNode[FetchedSegment]):
         while self._landing and not self._landing[0].n_left:
             self._landing.popleft()
         n_awaited = sum(admission.n_left for admission in self._landing)
-        return max(n_asked, n_awaited) < _READS_AHEAD * self.max_inflight
+        return max(n_asked, n_awaited) < _READS_AHEAD * self._most_inflight
 
     def _live_pass(self) -> PoolPass:
         if self._pass is None:
@@ -258,13 +285,19 @@ class AsyncChunkFetcher(SourcedNode[FetchedSegment]):
 
             self._pass = self.pool.open_pass(
                 self.name,
-                {s: _slot_shape(a) for s, a in self._by_source.items()},
+                {s: slot_shape(a) for s, a in self._by_source.items()},
                 floor,
                 load,
                 block_chunks=plan.block_chunks,
                 fitting_block=lambda n_bytes: self._fitting_block(n_bytes, lanes),
             )
             self._finalizer = when_collected(self, _end_pass, self._pass, tuple(fetchers.values()))
+            try:
+                for fetcher in fetchers.values():
+                    fetcher.start(self.name, _liveness(self, self._pass))
+            except BaseException:
+                self._end_generation()
+                raise
         return self._pass
 
     def _floor(self, plan: Plan, lanes: int) -> Counter[ChunkSource]:
@@ -289,8 +322,12 @@ class AsyncChunkFetcher(SourcedNode[FetchedSegment]):
     def _stop(self) -> None:
         self._end_generation()
         self._ended = True
+        # A file on a network that is gone can keep a thread in the system for ever.
+        timeout_s = _EXIT_TIMEOUT_S if is_exiting() else None
         for fetcher in self._fetchers.values():
-            fetcher.close()
+            fetcher.close(timeout_s=timeout_s)
+        for store in self.store.values() if isinstance(self.store, Mapping) else [self.store]:
+            close_own_store(store)
 
     def __getstate__(self) -> dict[str, Any]:
         """Without readers; a copy makes its own."""
@@ -304,6 +341,20 @@ class AsyncChunkFetcher(SourcedNode[FetchedSegment]):
         """Make readers anew."""
         super().__setstate__(state)
         self._prepare()
+
+
+def _liveness(node: AsyncChunkFetcher, pool_pass: PoolPass) -> Callable[[], bool]:
+    """Whether a pass goes on: not after its last batch, an error, or the end of its node.
+
+    Told by what ends at once: whatever is collected is shut down a little later.
+    """
+    owner, lasting = weakref.ref(node), weakref.ref(pool_pass)
+
+    def is_live() -> bool:
+        known = lasting()
+        return owner() is not None and known is not None and not known.closed
+
+    return is_live
 
 
 def _end_pass(pool_pass: PoolPass, fetchers: Sequence[ChunkFetcher]) -> None:
@@ -324,32 +375,3 @@ def _chunk_load(array: ArrayGeometry, fill: SlotFill) -> ChunkLoad:
         fill.finish(error)
 
     return ChunkLoad(array, fill.key.sample_run, fill.key.field_tile, fill.out, done)
-
-
-def _store_of(store: Store | Mapping[str, Store], array: ArrayGeometry) -> Store:
-    if not isinstance(store, Mapping):
-        return store
-    if array.store is None or array.store not in store:
-        msg = (
-            f"array {array.name!r} is of store {array.store!r}, but the stores given are "
-            f"{sorted(store)}: open it with open_arrays(..., store=...) under one of these names"
-        )
-        raise PlanError(msg)
-    return store[array.store]
-
-
-def _chunk_source(array: ArrayGeometry, store: Store) -> ChunkSource:
-    decode = f"{array.metadata}|{array.sample_axis}|{array.cf!r}|{array.dtype.str}"
-    digest = hashlib.blake2b(decode.encode(), digest_size=8).hexdigest()
-    return ChunkSource(store_id(store), array.path, digest)
-
-
-def _slot_shape(array: ArrayGeometry) -> SlotShape:
-    return SlotShape(
-        name=array.name,
-        rows=array.rows_per_chunk,
-        field_shape=array.field_shape,
-        dtype=array.dtype.str,
-        item_bytes=array.dtype.itemsize,
-        n_chunks=array.n_chunks,
-    )

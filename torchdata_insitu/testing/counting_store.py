@@ -1,21 +1,23 @@
 """A store that counts what is read from it."""
 
+import copy
 import threading
 from collections import Counter
 from collections.abc import AsyncIterator, Iterable, Sequence
-from typing import Any
+from typing import Any, Self
 
 from zarr.abc.store import ByteRequest, Store
 from zarr.core.buffer import Buffer, BufferPrototype
 from zarr.storage import WrapperStore
 
-_METADATA = ("zarr.json", ".zarray", ".zattrs", ".zgroup", ".zmetadata")
+from torchdata_insitu.testing.chunk_keys import is_chunk
 
 
 class CountingStore(WrapperStore[Store]):
     """Wraps a store and counts the reads of every key.
 
-    Loaders read it on Zarr's event loop, also where the wrapped store is a local folder.
+    Loaders read it on Zarr's event loop, also where the wrapped store is a local folder. Copies
+    that Zarr makes, such as a read-only one, count into the same numbers.
 
     Example:
         >>> import zarr
@@ -41,9 +43,7 @@ class CountingStore(WrapperStore[Store]):
             0
         """
         return sum(
-            n
-            for key, n in list(self.gets.items())
-            if key.startswith(prefix) and key.rpartition("/")[2] not in _METADATA
+            n for key, n in list(self.gets.items()) if key.startswith(prefix) and is_chunk(key)
         )
 
     def reset(self) -> None:
@@ -98,3 +98,8 @@ class CountingStore(WrapperStore[Store]):
     def _count(self, key: str) -> None:
         with self._counting:
             self.gets[key] += 1
+
+    def _with_store(self, store: Store) -> Self:
+        other = copy.copy(self)
+        other._store = store  # noqa: SLF001
+        return other

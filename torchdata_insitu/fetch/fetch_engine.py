@@ -1,0 +1,344 @@
+"""What works for a fetcher without holding it: jobs, threads, and the ways out."""
+
+import atexit
+import functools
+import os
+import threading
+import time
+import traceback
+import weakref
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+
+from zarr.abc.store import Store
+from zarr.storage import ObjectStore
+
+from torchdata_insitu.errors import ClosedError, GeometryError, ReadError
+from torchdata_insitu.fetch.chunk_job import ChunkJob, Generation, RunningLoad
+from torchdata_insitu.fetch.chunk_load import ChunkLoad
+from torchdata_insitu.fetch.chunk_reader import ChunkReader
+from torchdata_insitu.fetch.cpu_share import cores_per_rank
+from torchdata_insitu.fetch.decode_threads import DecodeThreads
+from torchdata_insitu.fetch.decoder import ChunkDecoder
+from torchdata_insitu.fetch.job_steps import JobSteps
+from torchdata_insitu.fetch.limiter import limiter_of
+from torchdata_insitu.fetch.local_file_reader import LocalFileReader
+from torchdata_insitu.fetch.local_files import local_root
+from torchdata_insitu.fetch.missing_chunks import MissingChunkCheck
+from torchdata_insitu.fetch.object_reads import ObjectReads
+from torchdata_insitu.fetch.read_counts import ReadCounts
+from torchdata_insitu.fetch.reader_threads import MOST_READER_THREADS, ReaderThreads
+from torchdata_insitu.fetch.requests import RequestTable
+from torchdata_insitu.fetch.retries import Retries
+from torchdata_insitu.fetch.retry import RetryPolicy
+from torchdata_insitu.fetch.stores import store_text
+from torchdata_insitu.fetch.thread_buffers import ThreadBuffers
+from torchdata_insitu.fetch.zarr_loop import call_on_zarr_loop
+from torchdata_insitu.fetch.zarr_loop_reader import ZarrLoopReader
+from torchdata_insitu.geometry.array_geometry import ArrayGeometry
+
+_EXIT_TIMEOUT_S = 5.0
+# How long a close waits for reads that block, most of which end by themselves within it.
+_MOMENT_S = 0.2
+
+
+class FetchEngine:
+    """What works for a fetcher without holding it."""
+
+    def __init__(
+        self,
+        store: Store,
+        arrays: Sequence[ArrayGeometry],
+        max_inflight: int,
+        decode_threads: int | None,
+        *,
+        retry: RetryPolicy,
+        on_missing: str,
+    ) -> None:
+        self._store = store
+        self._on_missing = on_missing
+        self._pid = os.getpid()
+        n_threads = cores_per_rank() if decode_threads is None else max(1, decode_threads)
+        self.counts = ReadCounts(arrays)
+        buffers = ThreadBuffers()
+        self._tables = {array: RequestTable(array) for array in arrays}
+        self._decoders = {array: ChunkDecoder(array, buffers) for array in arrays}
+        self._threads = DecodeThreads(n_threads, self._perform)
+        self._retries = Retries(retry, self._read_again)
+        self._account = limiter_of(store).account(max(1, max_inflight))
+        steps = JobSteps(
+            self._threads,
+            self.counts,
+            self._account,
+            self._retries,
+            missing_is_error=on_missing == "raise",
+        )
+        root = local_root(store)
+        self._reader = self._choose_reader(store, root, steps, buffers)
+        self._missing = MissingChunkCheck(store, root)
+        # Held while jobs enter queues and while they are taken out, never while they are ended.
+        self._lock = threading.Lock()
+        self._loads_lock = threading.Lock()
+        self.generation = Generation()
+        self._taken: deque[ChunkJob] = deque()
+
+    def _choose_reader(
+        self, store: Store, root: str | None, steps: JobSteps, buffers: ThreadBuffers
+    ) -> ChunkReader:
+        account = self._account
+        n_threads = min(account.max_inflight, MOST_READER_THREADS)
+        reader: LocalFileReader | ReaderThreads | ZarrLoopReader
+        if root is not None:
+            reader = LocalFileReader(root, steps, buffers, n_threads)
+        elif type(store) is ObjectStore and account.max_inflight <= MOST_READER_THREADS:
+            # A subclass or a wrapper may override `get`; more threads cost more than tasks.
+            reads = ObjectReads(store.store)
+            reader = ReaderThreads(reads, steps, n_threads, "blocking reads of obstore")
+        else:
+            reader = ZarrLoopReader(store, steps)
+        account.granted = reader.granted
+        return reader
+
+    @property
+    def is_of_this_process(self) -> bool:
+        """False in a forked child, where no such thread runs and a lock may be held for ever."""
+        return os.getpid() == self._pid
+
+    def submit(self, loads: Sequence[ChunkLoad], generation: Generation | None) -> None:
+        """See `ChunkFetcher.submit`."""
+        self._check_process()
+        planned = []
+        for load in loads:
+            table = self._table(load.array)
+            _check_slot(load)
+            planned.append((load, table.requests(load.sample_run, load.field_tile)))
+        jobs: list[ChunkJob] = []
+        try:
+            with self._lock:
+                own = self.generation if generation is None else generation
+                is_late = own.cancelled
+                for load, requests in planned:
+                    running = RunningLoad(load, len(requests), own, self._loads_lock)
+                    decoder = self._decoders[load.array]
+                    jobs.extend(ChunkJob(running, request, decoder) for request in requests)
+                if jobs and not is_late:
+                    self._reader.submit(jobs)
+            if is_late:
+                _end(jobs)
+        except RuntimeError as cause:
+            # No thread could be started, or Zarr's loop is closed: the process is on its way out.
+            error = ReadError(f"nothing reads from {store_text(self._store)} any more: {cause}")
+            _end(jobs, error)
+
+    def start(self, name: str, is_live: Callable[[], bool]) -> None:
+        """See `ChunkFetcher.start`."""
+        self._check_process()
+        self._account.start(name, is_live)
+
+    def cancel(self) -> None:
+        """See `ChunkFetcher.cancel`."""
+        if self.is_of_this_process:
+            self._account.stop()
+            with self._lock:
+                self._take_all()
+            self._end_taken()
+
+    def shut_down(self, *, join: bool, timeout_s: float | None = None) -> None:
+        """Cancel and let the threads leave.
+
+        Args:
+            join: Wait for them, for those in a read that blocks no longer than a moment.
+            timeout_s: Most seconds to wait for the others.
+        """
+        if not self.is_of_this_process:
+            return
+        self._account.stop()
+        with self._lock:
+            self._take_all()
+            threads = self._threads.dismiss()
+            leaving = self._reader.dismiss()
+        self._missing.interrupt()
+        self._end_taken()
+        if join:
+            _join([*threads, *leaving.soon], timeout_s)
+            _join(leaving.stuck, _MOMENT_S)
+
+    def abandon(self) -> None:
+        """Shut down for a finalizer, which may take no lock."""
+        if self.is_of_this_process:
+            call_on_zarr_loop(functools.partial(self.shut_down, join=False))
+
+    def interrupt(self) -> None:
+        """See `ChunkFetcher.interrupt`."""
+        if self.is_of_this_process:
+            self._missing.interrupt()
+
+    def settle(self, timeout_s: float) -> None:
+        """Wait until cancelled reads have ended, at most so long."""
+        if self.is_of_this_process:
+            self._reader.settle(timeout_s)
+
+    def check_missing(self, array: ArrayGeometry) -> None:
+        """See `ChunkFetcher.check_missing`."""
+        self._check_process()
+        if self._on_missing == "fill":
+            return
+        first_key = self._table(array).requests(0)[0].key
+        others = [
+            other.name
+            for other in self._tables
+            if other is not array and self.counts.of(other).n_found
+        ]
+        self._missing.check(array, first_key, other_hit=others[0] if others else None)
+
+    def describe(self, array: ArrayGeometry) -> str:
+        """See `ChunkFetcher.describe`."""
+        return f"{self._reader}; {self._decoders[array].path}"
+
+    def _table(self, array: ArrayGeometry) -> RequestTable:
+        table = self._tables.get(array)
+        if table is None:
+            names = [known.name for known in self._tables]
+            msg = f"array {array.name!r} is none of those this fetcher was made for: {names}"
+            raise GeometryError(msg)
+        return table
+
+    def _take_all(self) -> None:
+        self.generation.cancelled = True
+        self.generation = Generation()
+        # In the order in which a job goes on: what is handed over meanwhile is found at the next
+        # place. Nothing goes back to an earlier one once its load is over.
+        self._taken.extend(self._reader.take_waiting())
+        self._taken.extend(self._threads.take())
+        self._taken.extend(self._retries.take())
+        self._account.withdraw()
+
+    def _end_taken(self) -> None:
+        # From where they are kept: what an interrupt leaves is ended by the next cancellation, and
+        # not lost, for the slot of a lost job is never free again.
+        while self._taken:
+            try:
+                job = self._taken.popleft()
+            except IndexError:  # another thread has ended the rest
+                return
+            job.running.end_request(None)
+
+    def _perform(self, job: ChunkJob) -> None:
+        if job.running.is_over:
+            job.end_permit()
+            job.running.end_request(None)
+            return
+        try:
+            is_done = self._reader.land(job)
+        except BaseException as error:  # noqa: BLE001
+            _forget_frames(error)
+            job.end_permit()
+            self._fail(job, error)
+        else:
+            if is_done:
+                job.end_permit()
+                job.running.end_request(None)
+
+    def _fail(self, job: ChunkJob, error: BaseException) -> None:
+        if job.running.is_over:
+            job.running.end_request(None)
+            return
+        delay_s = self._retries.delay_s(job, error)
+        if delay_s is not None and self._keep(job, error, delay_s):
+            return
+        job.running.end_request(self._retries.final(job, error))
+        # The others of a load that has failed need not wait for their time.
+        for other in self._retries.take(failed_only=True):
+            other.running.end_request(None)
+
+    def _keep(self, job: ChunkJob, error: BaseException, delay_s: float) -> bool:
+        """Try a job again, at once or later; False where it has to end instead."""
+        # Under the lock, thread A (a decode thread) either comes before thread B that cancels, and
+        # B finds the job where it is put, or sees that the load is over.
+        with self._lock:
+            if job.running.is_over:
+                return False
+            job.forget(error)
+            try:
+                if delay_s:
+                    self._retries.wait(job, delay_s)
+                else:
+                    self._reader.submit((job,), first=True)
+            except RuntimeError:
+                return False
+        return True
+
+    def _read_again(self, job: ChunkJob) -> None:
+        """The time of a job has come; runs on Zarr's loop."""
+        failure = job.error
+        with self._lock:
+            is_over = job.running.is_over
+            if not is_over and not self._retries.is_spent(job):
+                job.forget(None)
+                try:
+                    self._reader.submit((job,), first=True)
+                except RuntimeError:
+                    pass
+                else:
+                    return
+        if is_over or failure is None:
+            job.running.end_request(None)
+        else:
+            job.running.end_request(self._retries.final(job, failure))
+
+    def _check_process(self) -> None:
+        if not self.is_of_this_process:
+            msg = (
+                f"the reads from {store_text(self._store)} belong to process {self._pid} and "
+                f"this is process {os.getpid()}, forked from it: threads and event loops do not "
+                "survive a fork; start processes with the 'spawn' method"
+            )
+            raise ClosedError(msg)
+
+
+def _check_slot(load: ChunkLoad) -> None:
+    # Codecs write bytes: a slot of another dtype would hold numbers, but others.
+    array, out = load.array, load.out
+    if out.shape != array.chunk_shape or out.dtype != array.dtype or not out.flags.c_contiguous:
+        msg = (
+            f"a slot of array {array.name!r} has shape {array.chunk_shape} and dtype {array.dtype} "
+            f"in C order, not {out.shape} and {out.dtype}"
+        )
+        raise GeometryError(msg)
+
+
+def _forget_frames(error: BaseException) -> None:
+    # Whoever keeps the error would keep the slot alive through the variables of its traceback.
+    current: BaseException | None = error
+    while current is not None:
+        traceback.clear_frames(current.__traceback__)
+        current = current.__cause__
+
+
+def _join(threads: Iterable[threading.Thread], timeout_s: float | None) -> None:
+    end = None if timeout_s is None else time.monotonic() + timeout_s
+    for thread in threads:
+        if thread is not threading.current_thread():
+            thread.join(None if end is None else max(0.0, end - time.monotonic()))
+
+
+def _end(jobs: Iterable[ChunkJob], error: BaseException | None = None) -> None:
+    for job in jobs:
+        job.running.end_request(error)
+
+
+def note_engine(engine: FetchEngine) -> None:
+    """Shut an engine down at the exit of the interpreter, if it is still there."""
+    _LIVE.add(engine)
+
+
+_LIVE: weakref.WeakSet[FetchEngine] = weakref.WeakSet()
+
+
+@atexit.register
+def _shut_down_all() -> None:
+    # Registered after Zarr's own hook and therefore run before it: the loop still takes the
+    # cancellations, and no task is destroyed while it is pending.
+    for engine in list(_LIVE):
+        engine.shut_down(join=True, timeout_s=_EXIT_TIMEOUT_S)
+        engine.settle(_EXIT_TIMEOUT_S)

@@ -1,0 +1,139 @@
+"""The steps of a job that all ways of reading have in common."""
+
+import threading
+from collections.abc import Callable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from torchdata_insitu.fetch.chunk_job import ChunkJob
+from torchdata_insitu.fetch.decode_threads import DecodeThreads
+from torchdata_insitu.fetch.fetch_errors import missing_error, read_error
+from torchdata_insitu.fetch.limiter import Account, Permit
+from torchdata_insitu.fetch.read_counts import ReadCounts
+from torchdata_insitu.fetch.retries import Retries
+
+
+class JobSteps:
+    """A permit, a read that begins, bytes that come, a decode: counted and charged.
+
+    Attributes:
+        threads: Where a job goes whose bytes came.
+        account: Whose permits it asks for.
+    """
+
+    def __init__(
+        self,
+        threads: DecodeThreads,
+        counts: ReadCounts,
+        account: Account,
+        retries: Retries,
+        *,
+        missing_is_error: bool,
+    ) -> None:
+        self.threads = threads
+        self.account = account
+        self._limiter = account.limiter
+        self._counts = counts
+        self._retries = retries
+        self._missing_is_error = missing_is_error
+
+    def ask(self, job: ChunkJob, n_bytes: int | None = None) -> Permit | None:
+        """A permit for the read of a job; None where `account.granted` gets one later.
+
+        Args:
+            job: What is to be read.
+            n_bytes: Encoded bytes to reckon with; None for what earlier reads of the array brought.
+        """
+        if n_bytes is None:
+            n_bytes = self._counts.of(job.array).expected_bytes
+        return self._limiter.ask(self.account, n_bytes)
+
+    def begin(self, job: ChunkJob, permit: Permit) -> None:
+        """The read of a job begins."""
+        permit.is_idle = False
+        job.permit = permit
+        if self._retries.begin(job):
+            self._counts.asked(job.array)
+        else:
+            self._counts.asked_again(job.array)
+
+    def come(
+        self,
+        job: ChunkJob,
+        payload: NDArray[np.uint8] | None,
+        error: BaseException | None,
+        lock: threading.Lock,
+        is_wanted: Callable[[ChunkJob], bool],
+    ) -> None:
+        """The read of a job has ended: hand it to the decode threads, or drop what came.
+
+        Args:
+            job: The job.
+            payload: The stored bytes; None where there is no such key, or with an error.
+            error: What the store raised.
+            lock: Held while the job is handed over: who cancels under it finds the job with the
+                reader or in the queue, and no thread is started for it after the fetcher was
+                closed.
+            is_wanted: Takes the job from the reader, under the lock; False where somebody else has
+                taken and ended it.
+        """
+        permit = job.permit
+        if permit is not None:
+            permit.landed(0 if payload is None else payload.size)
+        refused: RuntimeError | None = None
+        with lock:
+            wanted = is_wanted(job)
+            if wanted:
+                job.has_come, job.payload, job.error = True, payload, error
+                if payload is not None:
+                    self._counts.found(job.array, payload.size)
+                try:
+                    self.threads.put((job,))
+                except RuntimeError as cause:
+                    refused = cause
+        if not wanted:
+            # `job` has no load any more; its permit is all that is left of it.
+            job.end_permit()
+        elif refused is not None:
+            job.end_permit()
+            job.running.end_request(refused)
+
+    def decode(self, job: ChunkJob) -> None:
+        """Decode a stored chunk that has come into its slot; runs on a decode thread.
+
+        Raises:
+            ReadError: The store raised, or the chunk is missing and must not.
+            DecodeError: The bytes are not the stored chunk.
+        """
+        if job.permit is not None:
+            job.permit.is_idle = False
+        if job.error is not None:
+            raise read_error(job.array, job.request, job.error)
+        payload, job.payload = job.payload, None
+        if payload is None:
+            self.missing(job)
+        else:
+            job.decoder.decode(payload, job.request, job.out)
+
+    def found(self, job: ChunkJob, n_bytes: int) -> None:
+        """Bytes came that are decoded at once, by the thread that has read them.
+
+        The request counts on until the end of the decode, where nobody waits for its place.
+        """
+        permit = job.permit
+        if permit is not None and self._limiter.is_waited_for:
+            permit.landed(n_bytes)
+            permit.is_idle = False
+        self._counts.found(job.array, n_bytes)
+
+    def missing(self, job: ChunkJob) -> None:
+        """There is no such key: fill the slot.
+
+        Raises:
+            ReadError: That is not allowed.
+        """
+        self._counts.missed(job.array)
+        if self._missing_is_error:
+            raise missing_error(job.array, job.request)
+        job.decoder.missing(job.request, job.out)
