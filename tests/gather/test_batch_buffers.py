@@ -1,5 +1,6 @@
 import collections
 import gc
+import threading
 import weakref
 
 import numpy as np
@@ -29,9 +30,17 @@ KEEPERS = {
     "slice": lambda array: torch.from_numpy(array)[1:],
     "element": lambda array: torch.from_numpy(array).view(-1)[2],
     "detached": lambda array: torch.from_numpy(array).detach(),
+    "transposed": lambda array: torch.from_numpy(array).T,
+    "expanded": lambda array: torch.from_numpy(array)[:1].expand(9, 4),
+    "leaf": lambda array: torch.from_numpy(array).requires_grad_(),
+    "storage": lambda array: torch.from_numpy(array).untyped_storage(),
     "numpy": lambda array: torch.from_numpy(array).numpy(),
+    "memory view": lambda array: memoryview(torch.from_numpy(array).numpy()),
     "numpy slice": lambda array: array[::2],
     "dlpack": lambda array: torch.from_dlpack(torch.from_numpy(array)),
+    "dlpack of numpy": lambda array: np.from_dlpack(torch.from_numpy(array)),
+    "dlpack capsule": lambda array: torch.from_numpy(array).__dlpack__(),
+    "in a thread": lambda array: run_in_thread(torch.from_numpy(array)),
     "autograd": lambda array: (torch.from_numpy(array) * torch.ones(4, requires_grad=True)).sum(),
 }
 
@@ -81,4 +90,55 @@ def test_a_consumer_that_keeps_every_batch_owns_them():
     watched = [weakref.ref(arrays["x"]) for arrays in kept]
     kept.clear()
     buffers.take()
-    assert sum(ref() is not None for ref in watched) <= 4
+    # Those beyond the number that is recycled were never the buffers' own.
+    assert sum(ref() is not None for ref in watched) <= 17
+
+
+def test_memory_that_nobody_needs_any_longer_is_given_back():
+    buffers = make()
+    kept = [buffers.take() for _ in range(10)]
+    watched = [weakref.ref(arrays["x"]) for arrays in kept]
+    kept.clear()
+    for _ in range(200):
+        buffers.take()
+    assert sum(ref() is not None for ref in watched) == 1
+
+
+@pytest.mark.parametrize("n_held", [2, 8, 16])
+def test_a_consumer_that_drops_all_it_holds_at_once_finds_the_memory_again(n_held):
+    buffers = make()
+    held = []
+    for number in range(600):
+        held.append(buffers.take())
+        if number == 100:
+            made = buffers.n_made
+        if len(held) == n_held:
+            held.clear()
+    assert buffers.n_made == made == 2 * n_held
+
+
+def run_in_thread(tensor):
+    """A thread that holds the only reference to a tensor."""
+    entered, left = threading.Event(), threading.Event()
+
+    def hold(kept):
+        entered.set()
+        left.wait(20)
+        del kept
+
+    thread = threading.Thread(target=hold, args=(tensor,))
+    thread.start()
+    assert entered.wait(20)
+    return Holder(left, thread)
+
+
+class Holder:
+    """Lets the thread go when it is dropped."""
+
+    def __init__(self, left, thread):
+        self._left = left
+        self._thread = thread
+
+    def __del__(self):
+        self._left.set()
+        self._thread.join(20)

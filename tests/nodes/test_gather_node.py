@@ -35,7 +35,7 @@ def test_a_batch_is_a_plain_dictionary_of_tensors_of_its_own():
                 array = tensor.numpy()
                 assert array.flags.writeable
                 assert array.dtype.isnative
-                for region in node.source.pool._slots.arenas:
+                for region in node.source.pool._residency.arenas:
                     assert not np.shares_memory(array, region.region.rows)
             assert values(batch) == ids(batch)
 

@@ -1,3 +1,4 @@
+import collections
 import warnings
 
 import pytest
@@ -56,6 +57,30 @@ def test_what_is_pinned_already_is_left_alone(pins):
     (batch,) = tdi.PinMemory(IterableWrapper(batches))
     assert list(batch) == ["x", "y"]
     assert [id(tensor) for tensor in pins] == [id(batches[0]["y"]), id(batches[0]["x"])]
+
+
+def test_tensors_inside_other_values_are_pinned_and_other_values_pass(pins):
+    Pair = collections.namedtuple("Pair", "first second")  # noqa: PYI024 - a user's own
+    values = {
+        "list": [torch.ones(1), "text"],
+        "tuple": (torch.ones(2), None),
+        "pair": Pair(torch.ones(3), 5),
+        5: {"inner": torch.ones(4)},
+        "text": "abc",
+    }
+    (batch,) = tdi.PinMemory(IterableWrapper([values]))
+    assert batch == values
+    assert type(batch["pair"]) is Pair
+    assert [tensor.numel() for tensor in pins] == [1, 2, 3, 4]
+
+
+def test_what_cannot_be_pinned_passes(pins):
+    there = torch.ones(2, device="meta")
+    sparse = torch.ones(2).to_sparse()
+    (batch,) = tdi.PinMemory(IterableWrapper([{"there": there, "sparse": sparse}]))
+    assert batch["there"] is there
+    assert batch["sparse"] is sparse
+    assert pins == []
 
 
 @pytest.mark.filterwarnings("ignore:PinMemory found no accelerator")

@@ -12,11 +12,13 @@ __all__ = ["BatchBuffers"]
 
 REUSE_VARIABLE = "TORCHDATA_INSITU_BUFFER_REUSE"
 
-
 # A consumer that holds more batches than this keeps them, and they are its own.
 _MOST_KEPT = 64
-# Free arrays beyond these are given back to the system: what was in flight once is not for ever.
-_MOST_FREE = 4
+# Free arrays beyond these are given back to the system at once: what was held once is not for ever.
+_MOST_FREE = 16
+# And those that none of so many batches needed: a consumer that holds some batches and then drops
+# them all, again and again, finds their memory in between.
+_BATCHES_WATCHED = 64
 
 
 class BatchBuffers:
@@ -25,33 +27,70 @@ class BatchBuffers:
     A tensor made of an array, and every view, slice or NumPy alias of that tensor, keeps a
     reference to the array; a raw `data_ptr()` does not, so whoever keeps one turns reuse off with
     `TORCHDATA_INSITU_BUFFER_REUSE=0`.
+
+    Attributes:
+        n_made: arrays that were made because none was free.
     """
 
     def __init__(self, shapes: Mapping[str, tuple[tuple[int, ...], np.dtype]]) -> None:
         """Take the shape and data type of each array of a batch."""
-        self._shapes = dict(shapes)
-        self._kept: dict[str, list[np.ndarray]] = {name: [] for name in self._shapes}
-        self.n_made = 0
+        self._kept = {name: _Kept(*of_one) for name, of_one in shapes.items()}
+
+    @property
+    def n_made(self) -> int:
+        """Arrays that were made because none was free."""
+        return sum(kept.n_made for kept in self._kept.values())
 
     def take(self) -> dict[str, np.ndarray]:
         """Arrays that nothing else refers to; their contents are undefined."""
         if os.environ.get(REUSE_VARIABLE, "1") == "0":
-            return {name: self._make(name) for name in self._shapes}
-        return {name: self._free(name) for name in self._shapes}
+            return {name: kept.make() for name, kept in self._kept.items()}
+        return {name: kept.take() for name, kept in self._kept.items()}
 
-    def _free(self, name: str) -> np.ndarray:
-        kept = self._kept[name]
-        # Two references are ours: the list's and the argument of `getrefcount`.
-        free = [n for n in range(len(kept)) if sys.getrefcount(kept[n]) <= 2]  # noqa: PLR2004
-        for place in reversed(free[_MOST_FREE:]):
-            del kept[place]
-        if free:
-            return kept[free[0]]
-        made = self._make(name)
-        if len(kept) < _MOST_KEPT:
-            kept.append(made)
+
+class _Kept:
+    """The arrays of one name."""
+
+    def __init__(self, shape: tuple[int, ...], dtype: np.dtype) -> None:
+        self._shape = shape
+        self._dtype = dtype
+        self._arrays: list[np.ndarray] = []
+        self._n_watched = 0
+        self._least_free = _MOST_KEPT
+        self.n_made = 0
+
+    def take(self) -> np.ndarray:
+        # A count that is read while another thread drops its reference errs on the safe side, and
+        # an array that only the list refers to is nobody's who could take a new reference.
+        free = [n for n in range(len(self._arrays)) if _n_references(self._arrays, n) <= _ALONE]
+        taken = self._arrays[free.pop(0)] if free else self._new()
+        self._give_back(free)
+        return taken
+
+    def _new(self) -> np.ndarray:
+        made = self.make()
+        if len(self._arrays) < _MOST_KEPT:
+            self._arrays.append(made)
         return made
 
-    def _make(self, name: str) -> np.ndarray:
+    def _give_back(self, free: list[int]) -> None:
+        surplus = max(0, len(free) - _MOST_FREE)
+        self._least_free = min(self._least_free, len(free))
+        self._n_watched += 1
+        if self._n_watched == _BATCHES_WATCHED:
+            surplus = max(surplus, self._least_free)
+            self._n_watched, self._least_free = 0, _MOST_KEPT
+        for place in reversed(free[len(free) - surplus :]):
+            del self._arrays[place]
+
+    def make(self) -> np.ndarray:
         self.n_made += 1
-        return np.empty(*self._shapes[name])
+        return np.empty(self._shape, self._dtype)
+
+
+def _n_references(arrays: list[np.ndarray], place: int) -> int:
+    return sys.getrefcount(arrays[place])
+
+
+# What is counted if only the list refers to an array: its reference and those of the call.
+_ALONE = _n_references([np.empty(0)], 0)

@@ -14,9 +14,12 @@ from torchdata.nodes import BaseNode
 from torchdata_insitu.errors import ClosedError, PlanError
 from torchdata_insitu.gather.batch_buffers import BatchBuffers
 from torchdata_insitu.gather.row_copy import RowCopy
+from torchdata_insitu.nodes.batch_memory import BatchMemory, page_locked
+from torchdata_insitu.nodes.batch_transforms import BatchTransforms, TransformPlace
 from torchdata_insitu.nodes.cursor_node import SourcedNode
 from torchdata_insitu.nodes.segment_node import ResidentSegment
 from torchdata_insitu.planning.cursor import Cursor
+from torchdata_insitu.pool.pool_pass import PoolPass
 
 Batch = dict[str, Tensor]
 
@@ -34,8 +37,14 @@ class GatherNode(SourcedNode["Batch"]):
 
     Args:
         source: a `ChunkPoolNode`.
-        batch_transforms: functions `f(batch) -> batch`, applied in order; never cached.
+        batch_transforms: functions `f(batch) -> batch` or `f(batch, rng) -> batch`, applied in
+            order, in the thread that makes batches; what they return is never kept. `rng` is a
+            `SampleRandom`, and goes to those with a second parameter that has no default, or one
+            of that name.
         sample_index: the name under which the anchors come; None leaves them out.
+        pin_memory: gather into page-locked memory where there is an accelerator, and into pageable
+            memory where there is none. Pageable memory is recycled once nothing refers to it,
+            page-locked memory by torch.
 
     State:
         The cursor of the next batch.
@@ -44,8 +53,9 @@ class GatherNode(SourcedNode["Batch"]):
         None of its own.
 
     Raises:
-        PlanError: a view has the name of `sample_index` or `valid`, or both have one name; at a
-            batch, a transform returned None.
+        PlanError: a view has the name of `sample_index` or `valid`, or both have one name; a
+            transform that cannot be called with a batch, or with a batch and `rng`; at a batch, a
+            transform that did not return a dictionary.
 
     Example:
         >>> import torchdata_insitu as tdi
@@ -62,19 +72,35 @@ class GatherNode(SourcedNode["Batch"]):
         >>> fetcher.shutdown()
     """
 
-    _RUNTIME: ClassVar[dict[str, Any]] = {"_segment": None, "_buffers": None, "_after": None}
+    _RUNTIME: ClassVar[dict[str, Any]] = {
+        "_segment": None,
+        "_buffers": None,
+        "_after": None,
+        "_is_locked": None,
+    }
 
     def __init__(
         self,
         source: BaseNode[ResidentSegment],
         *,
-        batch_transforms: Sequence[Callable[[Batch], Batch]] = (),
+        batch_transforms: Sequence[Callable[..., Batch]] = (),
         sample_index: str | None = "sample_index",
+        pin_memory: bool = False,
     ) -> None:
         """Stand on a node of resident segments."""
         super().__init__(source)
-        self.batch_transforms = tuple(batch_transforms)
+        self._transforms = BatchTransforms(batch_transforms)
+        if sample_index is not None and not isinstance(sample_index, str):
+            msg = (
+                f"sample_index is {sample_index!r} of type {type(sample_index).__name__}: give the "
+                "name under which the anchors come, or None"
+            )
+            raise PlanError(msg)
         self.sample_index = sample_index
+        if not isinstance(pin_memory, bool):
+            msg = f"pin_memory is {pin_memory!r}: a GatherNode takes True or False"
+            raise PlanError(msg)
+        self.pin_memory = pin_memory
         plan = self.planner.plan
         self._names_valid = plan.tail in {"pad", "exact"}
         if self._names_valid and sample_index == VALID:
@@ -101,10 +127,17 @@ class GatherNode(SourcedNode["Batch"]):
         }
         self._copies = {name: RowCopy() for name in self._parts}
         self._buffers: BatchBuffers | None = None
+        # Whether memory is page-locked, known from the first batch on.
+        self._is_locked: bool | None = None
         self._segment: ResidentSegment | None = None
         self._drawn = 0
         self._n_cut = 0
         self._after: Cursor | None = None
+
+    @property
+    def batch_transforms(self) -> tuple[Callable[..., Batch], ...]:
+        """What a batch goes through, in order."""
+        return self._transforms.transforms
 
     def _start(self, cursor: Cursor) -> None:
         self._segment = None
@@ -115,8 +148,23 @@ class GatherNode(SourcedNode["Batch"]):
         return self._after or super()._cursor_after(item)
 
     def _make(self) -> Batch:
+        batch, samples, pool_pass = self._gathered()
+        if not self.batch_transforms:
+            return batch
+        cursor = self.cursor
+        where = TransformPlace(self.planner.plan.seed, cursor.epoch, cursor.position)
+        try:
+            return self._transforms.apply(batch, where, samples)
+        except BaseException:
+            # Leases and floor end with the error, not with whoever keeps it.
+            pool_pass.close()
+            raise
+
+    def _gathered(self) -> tuple[Batch, np.ndarray, PoolPass]:
+        """The next batch as it was stored, the sample of each row, and who leases the chunks."""
         plan = self.planner.plan
-        arrays: dict[str, np.ndarray] | None = None
+        memory: BatchMemory | None = None
+        drawn: list[np.ndarray] = []
         filled = 0
         while True:
             resident = self._segment
@@ -125,12 +173,13 @@ class GatherNode(SourcedNode["Batch"]):
                 # always free or on its way to be.
                 resident = self._segment = next(self.source)
                 self._drawn = self._n_cut = 0
-            if arrays is None:
-                arrays = self._batch_memory()
+            if memory is None:
+                memory = self._batch_memory()
             segment = resident.segment
             cut = segment.cuts[self._n_cut] if self._n_cut < len(segment.cuts) else None
             stop = cut.stop if cut else len(segment.draws)
-            self._copy(resident, self._drawn, stop, arrays, filled)
+            self._copy(resident, self._drawn, stop, memory.arrays, filled)
+            drawn.append(segment.draws[self._drawn : stop, 0])
             if resident.fetched.pool_pass.closed:
                 # Another thread closed the pass, and the slots may have been used again meanwhile.
                 msg = "the chunks of a batch were given back while it was made: reset the node"
@@ -148,21 +197,7 @@ class GatherNode(SourcedNode["Batch"]):
         if filled > plan.batch_size:
             msg = f"a batch of {filled} draws was cut, but batch_size is {plan.batch_size}"
             raise PlanError(msg)
-        batch = {name: torch.from_numpy(array[:filled]) for name, array in arrays.items()}
-        try:
-            return self._transformed(batch)
-        except BaseException:
-            # Leases and floor end with the error, not with whoever keeps it.
-            resident.fetched.pool_pass.close()
-            raise
-
-    def _transformed(self, batch: Batch) -> Batch:
-        for transform in self.batch_transforms:
-            batch = transform(batch)
-            if batch is None:
-                msg = f"the batch transform {transform!r} returned None: return the batch"
-                raise PlanError(msg)
-        return batch
+        return memory.batch(filled), np.concatenate(drawn), resident.fetched.pool_pass
 
     def _shapes(self, n_draws: int) -> dict[str, tuple[tuple[int, ...], np.dtype]]:
         shapes: dict[str, tuple[tuple[int, ...], np.dtype]] = {
@@ -180,10 +215,17 @@ class GatherNode(SourcedNode["Batch"]):
         """Bytes of one draw in a batch, before the batch transforms."""
         return sum(math.prod(shape) * dtype.itemsize for shape, dtype in self._shapes(1).values())
 
-    def _batch_memory(self) -> dict[str, np.ndarray]:
-        if self._buffers is None:
-            self._buffers = BatchBuffers(self._shapes(self.planner.plan.batch_size))
-        return self._buffers.take()
+    def _batch_memory(self) -> BatchMemory:
+        shapes = self._shapes(self.planner.plan.batch_size)
+        if self._is_locked is None:
+            # Asked for at the first batch: before, nothing of the accelerator is started.
+            self._is_locked = self.pin_memory and torch.accelerator.is_available()
+        if self._is_locked:
+            return page_locked(shapes)
+        buffers = self._buffers
+        if buffers is None:
+            buffers = self._buffers = BatchBuffers(shapes)
+        return BatchMemory(buffers.take())
 
     def _copy(
         self,
@@ -212,3 +254,4 @@ class GatherNode(SourcedNode["Batch"]):
     def _stop(self) -> None:
         # The leases of the segment end with the pass.
         self._segment = None
+        self._buffers = None

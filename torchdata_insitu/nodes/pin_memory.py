@@ -17,6 +17,10 @@ __all__ = ["PinMemory"]
 class PinMemory(BaseNode["dict[str, Tensor]"]):
     """Batches in page-locked memory.
 
+    Tensors in main memory that are not page-locked yet are copied into memory that is, inside
+    dictionaries, lists and tuples too; everything else passes as it is. After a `GatherNode` with
+    `pin_memory=True` nothing is left to copy but what batch transforms made.
+
     Without an accelerator batches pass through, with one warning, so that the same code runs on a
     laptop; torchdata's node of that name cannot be built there.
 
@@ -64,11 +68,21 @@ class PinMemory(BaseNode["dict[str, Tensor]"]):
                 warnings.warn(msg, stacklevel=2)
         if not self._pins:
             return batch
-        return {
-            name: tensor if tensor.is_pinned() else tensor.pin_memory()
-            for name, tensor in batch.items()
-        }
+        return {name: _page_locked(value) for name, value in batch.items()}
 
     def get_state(self) -> dict[str, Any]:
         """The state of the source."""
         return {SOURCE_KEY: self.source.state_dict()}
+
+
+def _page_locked(value: Any) -> Any:
+    if isinstance(value, Tensor):
+        can_be = value.device.type == "cpu" and value.layout is torch.strided
+        return value.pin_memory() if can_be and not value.is_pinned() else value
+    if isinstance(value, dict):
+        return {key: _page_locked(item) for key, item in value.items()}
+    if isinstance(value, tuple) and hasattr(value, "_fields"):
+        return type(value)(*map(_page_locked, value))
+    if isinstance(value, list | tuple):
+        return type(value)(map(_page_locked, value))
+    return value

@@ -29,7 +29,7 @@ def whole_number(name: str, value: SupportsIndex | object, *, least: int | None 
     if not isinstance(value, bool) and isinstance(value, SupportsIndex):
         number = operator.index(value)
     if number is None:
-        msg = f"{name} is a whole number, not {value!r}"
+        msg = f"{name} is a whole number, not {value!r} of type {type(value).__name__}"
         raise PlanError(msg)
     if least is not None and number < least:
         msg = f"{name} is {number}: it must be at least {least}"
