@@ -6,6 +6,7 @@ PyTorch batches, as a chain of `torchdata.nodes`.
 
 from torchdata_insitu import errors
 from torchdata_insitu.describe import describe
+from torchdata_insitu.fetch.retry import RetryPolicy
 from torchdata_insitu.fetch.stores import open_store
 from torchdata_insitu.geometry.array_geometry import ArrayGeometry
 from torchdata_insitu.geometry.view import View, stack
@@ -15,8 +16,10 @@ from torchdata_insitu.nodes.async_chunk_fetcher import AsyncChunkFetcher
 from torchdata_insitu.nodes.chunk_planner import ChunkPlanner
 from torchdata_insitu.nodes.chunk_pool_node import ChunkPoolNode
 from torchdata_insitu.nodes.gather_node import GatherNode
+from torchdata_insitu.nodes.mix_node import MixNode
 from torchdata_insitu.nodes.pin_memory import PinMemory
 from torchdata_insitu.nodes.prefetcher import Prefetcher
+from torchdata_insitu.nodes.sample_random import SampleRandom
 from torchdata_insitu.nodes.segment_node import SegmentNode
 from torchdata_insitu.pipeline import build_loader, open_arrays
 from torchdata_insitu.planning.plan import Plan
@@ -36,9 +39,12 @@ __all__ = [
     "GatherNode",
     "InSituLoader",
     "LoaderStats",
+    "MixNode",
     "PinMemory",
     "Plan",
     "Prefetcher",
+    "RetryPolicy",
+    "SampleRandom",
     "SegmentNode",
     "ShuffleQuality",
     "Split",

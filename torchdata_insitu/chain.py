@@ -5,78 +5,114 @@ from __future__ import annotations
 import copy
 import warnings
 import weakref
-from collections.abc import Sequence
-from typing import Any, TypeVar
+from collections.abc import Callable, Mapping
+from typing import Any
 
-import torchdata.nodes
 from torch import Tensor
 from torchdata.nodes import BaseNode
 
 from torchdata_insitu.errors import PlanError
 from torchdata_insitu.nodes.async_chunk_fetcher import AsyncChunkFetcher
+from torchdata_insitu.nodes.branch import Branch, is_foreign, nodes_of_ours, shut_down
 from torchdata_insitu.nodes.chunk_planner import ChunkPlanner
 from torchdata_insitu.nodes.chunk_pool_node import ChunkPoolNode
 from torchdata_insitu.nodes.collection import when_collected
-from torchdata_insitu.nodes.cursor_node import CursorNode
 from torchdata_insitu.nodes.gather_node import GatherNode
-from torchdata_insitu.nodes.graph import find_planner, walk
-from torchdata_insitu.nodes.pin_memory import PinMemory
+from torchdata_insitu.nodes.graph import walk
+from torchdata_insitu.nodes.mix_node import MixNode
+from torchdata_insitu.nodes.mix_order import MixOrder
+from torchdata_insitu.nodes.one_to_one import check_one_to_one
+from torchdata_insitu.nodes.order import Order
+from torchdata_insitu.nodes.ordered_node import OrderedNode
 from torchdata_insitu.nodes.prefetcher import Prefetcher
-from torchdata_insitu.planning.cursor import Cursor
+from torchdata_insitu.pool.chunk_pool import ChunkPool
 
 __all__ = ["Chain"]
 
-N = TypeVar("N", bound=BaseNode[Any])
-
-_OURS = (CursorNode, Prefetcher, PinMemory)
-# Stock nodes that give one item for one item and keep no state of their own.
-_ONE_TO_ONE = frozenset({"Mapper", "ParallelMapper", "Prefetcher", "PinMemory"})
-
 
 class Chain:
-    """The nodes below a loader.
+    """The nodes below a loader: one chain, or a mix of several.
 
     Attributes:
         root: the last node, which the loader takes batches from.
-        planner: the one `ChunkPlanner`.
-        fetcher: the `AsyncChunkFetcher`.
-        pool_node: the `ChunkPoolNode`.
+        mix: the `MixNode` if there is one.
+        branches: the chain of each source of the mix by its name; without a mix, the one chain
+            under the empty name.
+        order: the order of the batches.
         graph: kinds of the nodes after the gather, the root first.
 
     Raises:
         PlanError: a part of the chain is missing, or a node changes the number of items.
     """
 
-    def __init__(self, root: BaseNode[dict[str, Tensor]]) -> None:
+    def __init__(
+        self, root: BaseNode[dict[str, Tensor]], own_pool: ChunkPool | None = None
+    ) -> None:
         """Find the parts; nothing is started."""
         self.root = root
+        self._own_pool = own_pool
         nodes = list(walk(root))
         if any(isinstance(node, ChunkPlanner) for node in nodes):
             # Before the planners are counted: nodes that mix chains have several.
             for node in nodes:
-                _check_one_to_one(node)
-        self.planner = find_planner(root)
-        self.fetcher = self._one(AsyncChunkFetcher)
-        self.pool_node = self._one(ChunkPoolNode)
-        self.gather = self._one(GatherNode)
-        below = {id(node): node for node in walk(self.gather)}
-        after = [node for node in walk(root) if id(node) not in below]
-        for node in below.values():
-            _check_keeps_draws(node)
-        self._has_foreign_state = any(_is_foreign(node) for node in after)
+                check_one_to_one(node, "InSituLoader")
+        self.mix = _mix_of(nodes)
+        self.branches = {"": Branch(root)} if self.mix is None else self.mix.branches
+        self.order: Order[Any] = self.planner if self.mix is None else self.mix.order
+        below = {id(node) for branch in self.branches.values() for node in walk(branch.gather)}
+        after = [node for node in nodes if id(node) not in below]
+        self._has_foreign_state = any(is_foreign(node) for node in after)
         self.graph = [type(node).__qualname__ for node in after]
 
-    def _one(self, kind: type[N]) -> N:
-        found = [node for node in walk(self.root) if isinstance(node, kind)]
-        if len(found) != 1:
+    def _only(self) -> Branch:
+        if self.mix is not None:
             msg = (
-                f"the chain has {len(found)} nodes of kind {kind.__name__}, but needs exactly 1: "
-                "build it as ChunkPlanner -> AsyncChunkFetcher -> ChunkPoolNode -> GatherNode"
+                f"the chain mixes {', '.join(map(repr, self.branches))}: ask one of them, as in "
+                f"chain.branches[{next(iter(self.branches))!r}]"
             )
             raise PlanError(msg)
-        return found[0]
+        return self.branches[""]
 
-    def start(self, cursor: Cursor, foreign: dict[str, Any] | None) -> None:
+    @property
+    def mix_order(self) -> MixOrder:
+        """The order of the mix.
+
+        Raises:
+            PlanError: the chain mixes nothing.
+        """
+        if self.mix is None:
+            raise PlanError("the chain has no MixNode: ask its planner")
+        return self.mix.order
+
+    @property
+    def planner(self) -> ChunkPlanner:
+        """The one `ChunkPlanner`; of a mix, ask its `branches`."""
+        return self._only().planner
+
+    @property
+    def fetcher(self) -> AsyncChunkFetcher:
+        """The one `AsyncChunkFetcher`."""
+        return self._only().fetcher
+
+    @property
+    def pool_node(self) -> ChunkPoolNode:
+        """The one `ChunkPoolNode`."""
+        return self._only().pool_node
+
+    @property
+    def gather(self) -> GatherNode:
+        """The one `GatherNode`."""
+        return self._only().gather
+
+    def by_array(self, counts: Callable[[Branch], Mapping[str, int]]) -> dict[str, int]:
+        """Counts of all branches by array, over a mix by `source/array`."""
+        return {
+            f"{name}/{array}" if name else array: count
+            for name, branch in self.branches.items()
+            for array, count in counts(branch).items()
+        }
+
+    def start(self, cursor: Any, foreign: dict[str, Any] | None) -> None:
         """Reset every node so that the next batch is the one at `cursor`.
 
         Nodes of ours are told the place directly: stock nodes in between hand on nothing but
@@ -96,9 +132,14 @@ class Chain:
             self._seek(cursor)
             self.root.reset(None)
 
-    def _seek(self, cursor: Cursor) -> None:
+    def _seek(self, cursor: Any) -> None:
+        # A mix tells its sources itself, each its own cursor.
+        told: set[int] = set()
+        if self.mix is not None:
+            told = {id(node) for branch in self.branches.values() for node in walk(branch.root)}
         for node in self._ours():
-            node.seek(cursor)
+            if id(node) not in told:
+                node.seek(cursor)
 
     def next_batch(self, n_before: int, n_planned: int) -> dict[str, Tensor]:
         """The batch that follows `n_before` of `n_planned`.
@@ -151,59 +192,32 @@ class Chain:
 
     def shutdown(self) -> None:
         """End every thread, lease and read of nodes of ours."""
-        _shut_down(self._ours())
+        shut_down(self._ours())
+
+    def close(self) -> None:
+        """Shut down, and give the memory of a pool back that nobody else uses."""
+        self.shutdown()
+        if self._own_pool is not None:
+            self._own_pool.return_memory()
 
     def end_with(self, owner: object) -> None:
         """Shut down when `owner` is collected, and at the exit of the interpreter."""
         # Weak, because a node may hold an error, and with its traceback the owner.
         when_collected(owner, _shut_down_living, [weakref.ref(node) for node in self._ours()])
 
-    def _ours(self) -> list[CursorNode[Any] | Prefetcher[Any]]:
-        return [node for node in walk(self.root) if isinstance(node, CursorNode | Prefetcher)]
-
-
-def _shut_down(nodes: Sequence[CursorNode[Any] | Prefetcher[Any]]) -> None:
-    for node in nodes:
-        node.interrupt()
-    for node in nodes:
-        node.shutdown()
+    def _ours(self) -> list[OrderedNode[Any, Any] | Prefetcher[Any]]:
+        return nodes_of_ours(self.root)
 
 
 def _shut_down_living(
-    nodes: Sequence[weakref.ref[CursorNode[Any]] | weakref.ref[Prefetcher[Any]]],
+    nodes: list[weakref.ref[OrderedNode[Any, Any]] | weakref.ref[Prefetcher[Any]]],
 ) -> None:
-    _shut_down([node for ref in nodes if (node := ref()) is not None])
+    shut_down([node for ref in nodes if (node := ref()) is not None])
 
 
-def _is_foreign(node: BaseNode[Any]) -> bool:
-    if isinstance(node, _OURS):
-        return False
-    # The private ones are parts of the public ones.
-    name = type(node).__name__
-    return not (_is_stock(node) and (name in _ONE_TO_ONE or name.startswith("_")))
-
-
-def _is_stock(node: BaseNode[Any]) -> bool:
-    return type(node).__module__.split(".")[:2] == ["torchdata", "nodes"]
-
-
-def _check_keeps_draws(node: BaseNode[Any]) -> None:
-    if not isinstance(node, CursorNode):
-        msg = (
-            f"{type(node).__name__} stands between planner and gather, where only this library's "
-            "nodes and subclasses of SegmentNode can: move it behind the gather"
-        )
+def _mix_of(nodes: list[BaseNode[Any]]) -> MixNode | None:
+    mixes = [node for node in nodes if isinstance(node, MixNode)]
+    if len(mixes) > 1:
+        msg = f"the chain has {len(mixes)} MixNodes, but can have 1: put their sources into one"
         raise PlanError(msg)
-
-
-def _check_one_to_one(node: BaseNode[Any]) -> None:
-    name = type(node).__name__
-    changes_count = _is_stock(node) and name not in _ONE_TO_ONE and hasattr(torchdata.nodes, name)
-    out_of_order = _is_stock(node) and not getattr(node, "in_order", True)
-    if changes_count or out_of_order:
-        what = "hands items on out of order" if out_of_order else "changes the number of items"
-        msg = (
-            f"{name} after the gather {what}, so that the batches handed out no longer say which "
-            "samples were: InSituLoader cannot resume it; use torchdata's Loader for such a chain"
-        )
-        raise PlanError(msg)
+    return mixes[0] if mixes else None

@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import numpy as np
 
 from torchdata_insitu.geometry.array_geometry import ArrayGeometry
 from torchdata_insitu.geometry.view import View
 from torchdata_insitu.loader import InSituLoader
+from torchdata_insitu.nodes.branch import Branch
+from torchdata_insitu.nodes.chunk_planner import ChunkPlanner
 from torchdata_insitu.planning.cursor import Cursor
+from torchdata_insitu.planning.draw_space import DrawSpace
+from torchdata_insitu.planning.mix_cursor import MixCursor
+from torchdata_insitu.planning.plan import Plan
 from torchdata_insitu.pool.memory_budget import text_of_bytes
 
 __all__ = ["describe"]
@@ -15,6 +22,8 @@ __all__ = ["describe"]
 
 def describe(loader: InSituLoader) -> str:
     """Batches, order, reads and memory of the pass that comes next; nothing is read.
+
+    Over a `MixNode`, for each of its sources.
 
     Args:
         loader: what to describe.
@@ -38,33 +47,65 @@ def describe(loader: InSituLoader) -> str:
         reads    3 stored chunks this pass (t2m 3), 1.00 x the chunks it draws from
         memory   budget 1 MB; floor 288 B (t2m 3 x 96 B); a batch is 128 B, outside the budget
     """
-    start = loader.cursor
-    planner = loader.chain.planner
-    lines = [
-        ("batches", _batches_text(loader, start)),
-        ("draws", _draws_text(loader, start)),
-        ("order", _order_text(loader, start)),
-        *(
-            ("views", _view_text(name, view, loader.plan.batch_size))
-            for name, view in planner.views.items()
-        ),
-        *(("arrays", _array_text(loader, array)) for array in planner.arrays),
-        ("reads", _reads_text(loader, start)),
-        ("memory", _memory_text(loader, start)),
-    ]
+    chain, start = loader.chain, loader.cursor
+    if isinstance(start, MixCursor):
+        lines = _mix_lines(loader, start)
+    else:
+        lines = [
+            ("batches", f"{len(loader)} {_batches_text(chain.branches[''], start)}"),
+            *_branch_lines(chain.branches[""], start, chain.planner.reads_from(start)),
+        ]
     return "\n".join(f"{heading:<8} {text}" for heading, text in lines)
 
 
-def _batches_text(loader: InSituLoader, start: Cursor) -> str:
-    rank, world_size = loader.chain.planner.ranks
+def _mix_lines(loader: InSituLoader, start: MixCursor) -> list[tuple[str, str]]:
+    order = loader.chain.mix_order
+    rank, world_size = order.ranks
+    weights = zip(order.choices.names, order.choices.weights, strict=True)
+    shares = ", ".join(f"{name} {weight:g}" for name, weight in weights)
+    reads = order.reads_from(start)
+    batches = (
+        f"{len(loader)} on each of {world_size} ranks (this is rank {rank}); epoch "
+        f"{start.epoch}, from step {start.step}, position {start.position}"
+    )
+    lines = [
+        ("batches", batches),
+        ("mix", f"by weight: {shares}; seed {order.choices.seed}, stop {order.stop!r}"),
+        ("reads", f"{sum(reads.values())} stored chunks this pass, of all sources"),
+    ]
+    for (name, branch), cursor in zip(loader.chain.branches.items(), start.cursors, strict=True):
+        n_batches = branch.planner.steps_from(cursor)
+        mine = {array.name: reads[f"{name}/{array.name}"] for array in branch.planner.arrays}
+        lines.append(("source", f"{name}: {n_batches} batches {_batches_text(branch, cursor)}"))
+        lines += [(f"  {heading}", text) for heading, text in _branch_lines(branch, cursor, mine)]
+    return lines
+
+
+def _branch_lines(branch: Branch, start: Cursor, reads: Mapping[str, int]) -> list[tuple[str, str]]:
+    planner = branch.planner
+    return [
+        ("draws", _draws_text(planner, start)),
+        ("order", _order_text(planner.plan, start)),
+        *(
+            ("views", _view_text(name, view, planner.plan.batch_size))
+            for name, view in planner.views.items()
+        ),
+        *(("arrays", _array_text(branch, array)) for array in planner.arrays),
+        ("reads", _reads_text(planner, start, reads)),
+        ("memory", _memory_text(branch, start)),
+    ]
+
+
+def _batches_text(branch: Branch, start: Cursor) -> str:
+    rank, world_size = branch.planner.ranks
     return (
-        f"{len(loader)} of {loader.plan.batch_size} draws on each of {world_size} ranks (this is "
+        f"of {branch.planner.plan.batch_size} draws on each of {world_size} ranks (this is "
         f"rank {rank}); epoch {start.epoch}, from position {start.position}"
     )
 
 
-def _draws_text(loader: InSituLoader, start: Cursor) -> str:
-    plan, planner = loader.plan, loader.chain.planner
+def _draws_text(planner: ChunkPlanner, start: Cursor) -> str:
+    plan = planner.plan
     left_out = plan.left_out(start.position, planner.ranks[1])
     text = (
         f"{plan.n_draws} in {plan.space.n_units} units; {left_out or 'none'} left out by tail "
@@ -76,8 +117,7 @@ def _draws_text(loader: InSituLoader, start: Cursor) -> str:
     return text
 
 
-def _order_text(loader: InSituLoader, start: Cursor) -> str:
-    plan = loader.plan
+def _order_text(plan: Plan, start: Cursor) -> str:
     kind = f"shuffled with seed {plan.seed}" if plan.shuffle else "store order, unshuffled"
     return (
         f"{kind}: blocks of {plan.block_chunks} units, runs of {plan.run_chunks}, "
@@ -93,41 +133,42 @@ def _view_text(name: str, view: View, batch_size: int) -> str:
     return f"{name}: {view.dtype} {(batch_size, *view.sample_shape)} from {stacked}{at}"
 
 
-def _array_text(loader: InSituLoader, array: ArrayGeometry) -> str:
+def _array_text(branch: Branch, array: ArrayGeometry) -> str:
     axis = f"sample axis {array.sample_axis}"
     if array.sample_axis_name:
         axis += f" {array.sample_axis_name!r}"
     return (
         f"{array.name}: {array.dtype} {array.shape}, {axis}: {array.n_chunks} chunks of "
         f"{array.rows_per_chunk} samples ({text_of_bytes(array.chunk_bytes)}) in "
-        f"{array.stored_per_chunk} stored; {loader.chain.fetcher.describe(array)}"
+        f"{array.stored_per_chunk} stored; {branch.fetcher.describe(array)}"
     )
 
 
-def _reads_text(loader: InSituLoader, start: Cursor) -> str:
-    reads = loader.chain.planner.reads_from(start)
+def _reads_text(planner: ChunkPlanner, start: Cursor, reads: Mapping[str, int]) -> str:
     parts = ", ".join(f"{name} {count}" for name, count in reads.items())
     text = f"{sum(reads.values())} stored chunks this pass ({parts})"
-    if start.position == 0 and loader.chain.planner.ranks[1] == 1:
-        text += f", {sum(reads.values()) / _n_distinct(loader):.2f} x the chunks it draws from"
+    # Of a mix, a source can be left before it drew from all of its chunks.
+    is_whole = reads == planner.reads_from(start)
+    if start.position == 0 and planner.ranks[1] == 1 and is_whole:
+        n_distinct = _n_distinct(planner.plan.space)
+        text += f", {sum(reads.values()) / n_distinct:.2f} x the chunks it draws from"
     return text
 
 
-def _n_distinct(loader: InSituLoader) -> int:
-    space = loader.plan.space
+def _n_distinct(space: DrawSpace) -> int:
     chunks = space.chunks(np.arange(space.n_units))
     return sum(space.stored_per_chunk[number] for number in chunks[:, 0].tolist())
 
 
-def _memory_text(loader: InSituLoader, start: Cursor) -> str:
-    chain, plan = loader.chain, loader.plan
-    floor = plan.floor_chunks(*chain.planner.ranks, start.lanes)
-    terms = list(zip(chain.planner.arrays, floor, strict=True))
+def _memory_text(branch: Branch, start: Cursor) -> str:
+    plan, planner = branch.planner.plan, branch.planner
+    floor = plan.floor_chunks(*planner.ranks, start.lanes)
+    terms = list(zip(planner.arrays, floor, strict=True))
     total = sum(array.chunk_bytes * count for array, count in terms)
     parts = " + ".join(f"{a.name} {n} x {text_of_bytes(a.chunk_bytes)}" for a, n in terms)
-    pool = chain.pool_node.pool
+    pool = branch.pool_node.pool
     budget = text_of_bytes(pool.budget_bytes) if pool.budget_bytes else "as needed"
-    batch = text_of_bytes(plan.batch_size * chain.gather.draw_bytes)
+    batch = text_of_bytes(plan.batch_size * branch.gather.draw_bytes)
     return (
         f"budget {budget}; floor {text_of_bytes(total)} ({parts}); a batch is {batch}, outside the "
         "budget"

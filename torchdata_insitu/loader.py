@@ -16,11 +16,14 @@ from torchdata.nodes import BaseNode
 
 from torchdata_insitu.chain import Chain
 from torchdata_insitu.errors import ClosedError, PlanError, StateError
+from torchdata_insitu.loader_iterator import LoaderIterator
 from torchdata_insitu.loader_state import Place, read_loader_state, saved_epoch, write_loader_state
 from torchdata_insitu.loader_stats import LoaderStats
 from torchdata_insitu.nodes.cursor_node import check_process
 from torchdata_insitu.planning.cursor import Cursor
+from torchdata_insitu.planning.mix_cursor import MixCursor
 from torchdata_insitu.planning.plan import Plan
+from torchdata_insitu.pool.chunk_pool import ChunkPool
 
 __all__ = ["InSituLoader"]
 
@@ -35,12 +38,14 @@ class InSituLoader:
     gather. The epoch advances at `iter()` once a batch of the current one was handed out.
 
     Args:
-        node: the last node of the chain. After the gather any node that gives one item for one
-            item may follow.
+        node: the last node of the chain, or of several that a `MixNode` mixes. After the gather
+            and the mix any node that gives one item for one item may follow.
         strict: refuse a state of another plan. False starts the saved epoch anew instead.
+        own_pool: a pool that nobody else uses, whose memory `close` gives back to the system.
 
     Raises:
-        PlanError: no planner or several below `node`, or a node that changes the number of items.
+        PlanError: no planner below `node`, several without a `MixNode`, or a node that changes the
+            number of items.
 
     Example:
         >>> import torchdata_insitu as tdi
@@ -56,16 +61,22 @@ class InSituLoader:
         (4, 0, 6)
     """
 
-    def __init__(self, node: BaseNode[dict[str, Tensor]], *, strict: bool = True) -> None:
+    def __init__(
+        self,
+        node: BaseNode[dict[str, Tensor]],
+        *,
+        strict: bool = True,
+        own_pool: ChunkPool | None = None,
+    ) -> None:
         """Stand at the start of epoch 0; nothing is read and no thread started."""
-        self._chain = Chain(node)
+        self._chain = Chain(node, own_pool)
         self._strict = strict
         self._pid = os.getpid()
         self._first_epoch = 0
         self._place: Place | None = None
         self._handed_out = 0
         self._generation = 0
-        self._is_running = False
+        self._is_running = self._is_over = False
         self._ends_with_loader = False
         self._peeked: dict[str, Tensor] | None = None
         self._nodes: dict[str, Any] | None = None
@@ -75,7 +86,7 @@ class InSituLoader:
 
     @property
     def plan(self) -> Plan:
-        """The plan: order, draws and reads."""
+        """The plan: order, draws and reads; over a mix, each source has its own."""
         return self._chain.planner.plan
 
     @property
@@ -93,18 +104,17 @@ class InSituLoader:
     def _here(self) -> Place:
         place = self._place
         if place is None:
-            planner = self._chain.planner
-            return Place(Cursor(self._first_epoch, 0, planner.lanes_after(None)), is_checked=True)
-        if not place.is_checked and self._steps_from(place.cursor.position) == 0:
+            return Place(self._chain.order.start_of(self._first_epoch), is_checked=True)
+        if not place.is_checked and self._chain.order.steps_from(place.cursor) == 0:
             epoch = place.cursor.epoch
             _logger.info("nothing is left of epoch %d at this batch and world size", epoch)
-            cursor = self._chain.planner.next_epoch(place.cursor)
+            cursor = self._chain.order.next_epoch(place.cursor)
             place = self._place = Place(cursor, is_kept=True)
         place.is_checked = True
         return place
 
     @property
-    def cursor(self) -> Cursor:
+    def cursor(self) -> Cursor | MixCursor:
         """The place of the next batch; of the next epoch once nothing of this one is left."""
         return self._cursor_after(self._handed_out)[0]
 
@@ -125,11 +135,9 @@ class InSituLoader:
 
     def __len__(self) -> int:
         """Batches of the whole epoch on each rank, those handed out before a resume included."""
-        place = self._here()
-        return place.step + self._steps_from(place.cursor.position)
-
-    def _steps_from(self, position: int) -> int:
-        return self.plan.steps(position, self._chain.planner.ranks[1])
+        # Epochs of a mix differ in length: of the next one, a loop is told when it has ended.
+        cursor, step = self._cursor_after(self._handed_out if self._is_over else 0)
+        return step + self._chain.order.steps_from(cursor)
 
     @property
     def expected_reads(self) -> int:
@@ -138,17 +146,18 @@ class InSituLoader:
         A pass with overlapping windows and room to spare can find chunks resident and read fewer;
         one whose read-ahead is taken back for a pass that starts on the same pool reads them again.
         """
-        return sum(self._chain.planner.reads_from(self._here().cursor).values())
+        return sum(self._chain.order.reads_from(self._here().cursor).values())
 
     def stats(self) -> LoaderStats:
-        """What was read and handed out since the loader was made."""
-        fetcher = self._chain.fetcher
+        """What was read and handed out since the loader was made; over a mix by `source/array`."""
+        chain = self._chain
         return LoaderStats(
             batches=self._n_batches,
-            reads=dict(fetcher.n_reads),
-            missing=dict(fetcher.n_missing),
-            bytes_read=fetcher.bytes_read,
-            wait_s=self._chain.pool_node.wait_s,
+            reads=chain.by_array(lambda branch: branch.fetcher.n_reads),
+            missing=chain.by_array(lambda branch: branch.fetcher.n_missing),
+            retries=chain.by_array(lambda branch: branch.fetcher.n_retries),
+            bytes_read=sum(branch.fetcher.bytes_read for branch in chain.branches.values()),
+            wait_s=sum(branch.pool_node.wait_s for branch in chain.branches.values()),
         )
 
     def __iter__(self) -> Iterator[dict[str, Tensor]]:
@@ -165,13 +174,13 @@ class InSituLoader:
         elif self._error is not None:
             self._stand(self._place_after(self._handed_out))
         elif place is not None and (self._handed_out or place.is_begun):
-            self._stand(Place(self._chain.planner.next_epoch(place.cursor)))
-        return _LoaderIterator(self, self._generation)
+            self._stand(Place(self._chain.order.next_epoch(place.cursor)))
+        return LoaderIterator(self, self._generation)
 
     def _stand(self, place: Place) -> None:
         self._place = place
         self._handed_out = 0
-        self._is_running = False
+        self._is_running = self._is_over = False
         self._peeked = None
         self._nodes = place.nodes
         self._error = None
@@ -183,8 +192,8 @@ class InSituLoader:
         nodes = self._nodes if handed_out == self._handed_out else None
         return Place(cursor, step, is_kept=True, nodes=nodes)
 
-    def _epoch_start(self, epoch: int) -> Cursor:
-        return Cursor(epoch, 0, self._chain.planner.lanes_after(self._here().cursor.lanes))
+    def _epoch_start(self, epoch: int) -> Cursor | MixCursor:
+        return self._chain.order.start_of(epoch, self._here().cursor)  # type: ignore[no-any-return]
 
     def _next(self, generation: int) -> dict[str, Tensor]:
         check_process(self, self._pid)
@@ -194,7 +203,11 @@ class InSituLoader:
                 "close() ended it"
             )
             raise ClosedError(msg)
-        batch = self._pull()
+        try:
+            batch = self._pull()
+        except StopIteration:
+            self._is_over = True
+            raise
         self._peeked = None
         self._handed_out += 1
         self._n_batches += 1
@@ -226,7 +239,7 @@ class InSituLoader:
 
     def _batch_of_chain(self) -> dict[str, Tensor]:
         place = self._here()
-        expected = self._steps_from(place.cursor.position)
+        expected = self._chain.order.steps_from(place.cursor)
         if not self._is_running:
             if self._handed_out == expected:
                 raise StopIteration
@@ -254,7 +267,7 @@ class InSituLoader:
             PlanError: negative, or more than are left.
         """
         place = self._here()
-        left = self._steps_from(place.cursor.position) - self._handed_out
+        left = self._chain.order.steps_from(place.cursor) - self._handed_out
         if isinstance(n_batches, bool) or not 0 <= n_batches <= left:
             msg = f"cannot skip {n_batches} batches: {left} are left of epoch {place.cursor.epoch}"
             raise PlanError(msg)
@@ -309,24 +322,22 @@ class InSituLoader:
     def state_dict(self) -> dict[str, Any]:
         """The place after the batch handed out last: plain JSON, fresh, without side effects."""
         place = self._place_after(self._handed_out)
-        state = write_loader_state(place.cursor, place.step, self.plan.fingerprint())
+        state = write_loader_state(self._chain.order, place.cursor, place.step)
         if place.nodes is not None:
             state["nodes"] = copy.deepcopy(place.nodes)
         return state
 
-    def _cursor_after(self, handed_out: int) -> tuple[Cursor, int]:
-        place = self._here()
+    def _cursor_after(self, handed_out: int) -> tuple[Cursor | MixCursor, int]:
+        place, order = self._here(), self._chain.order
         start = place.cursor
         # An epoch that is done is saved as the start of the next: under another batch size or tail
         # there could be draws left of the finished one.
-        if handed_out and handed_out >= self._steps_from(start.position):
+        if handed_out and handed_out >= order.steps_from(start):
             if self._next_epoch is not None:
                 return self._epoch_start(self._next_epoch), 0
-            return self._chain.planner.next_epoch(start), 0
-        plan = self.plan
-        window = plan.batch_size * self._chain.planner.ranks[1]
-        position = min(plan.n_draws, start.position + handed_out * window)
-        return Cursor(start.epoch, position, start.lanes), place.step + handed_out
+            return order.next_epoch(start), 0
+        # Nothing handed out, nothing moved: neither may a place where nothing is left.
+        return order.after(start, handed_out) if handed_out else start, place.step + handed_out
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Let the next iteration go on where a state was taken; wins over any earlier call.
@@ -337,9 +348,8 @@ class InSituLoader:
             StateError: the state is foreign, newer, or of another plan, with every field that
                 differs and both values; the loader stays as it was.
         """
-        fingerprint, n_draws = self.plan.fingerprint(), self.plan.n_draws
         try:
-            cursor, step, nodes = read_loader_state(state, fingerprint, n_draws)
+            cursor, step, nodes = read_loader_state(state, self._chain.order)
         except StateError as error:
             epoch = saved_epoch(state)
             if self._strict or epoch is None:
@@ -351,13 +361,16 @@ class InSituLoader:
         self._stand(Place(cursor, step, is_kept=True, nodes=nodes))
 
     def close(self) -> None:
-        """End iterators, threads and leases; a shared pool stays, and a later `iter` works."""
+        """End iterators, threads and leases; a shared pool stays, and a later `iter` works.
+
+        Chunks kept in a pool that `build_loader` made for this loader leave memory.
+        """
         if os.getpid() != self._pid:
             return
         self._generation += 1
         self._is_running = False
         self._peeked = None
-        self._chain.shutdown()
+        self._chain.close()
 
     def __enter__(self) -> Self:
         """Itself; closed at the end of the block."""
@@ -375,8 +388,8 @@ class InSituLoader:
             state["_place"] = self._place_after(self._handed_out)
         elif self._place is not None:
             state["_place"] = dataclasses.replace(self._place, is_checked=False, is_begun=False)
-        state.update(_handed_out=0, _n_batches=0, _is_running=False, _ends_with_loader=False)
-        state.update(_peeked=None, _error=None)
+        state.update(_handed_out=0, _n_batches=0, _is_running=False, _is_over=False)
+        state.update(_peeked=None, _error=None, _ends_with_loader=False)
         state["_nodes"] = None if state["_place"] is None else state["_place"].nodes
         return state
 
@@ -384,17 +397,3 @@ class InSituLoader:
         """Belong to the process that unpickles."""
         self.__dict__.update(state)
         self._pid = os.getpid()
-
-
-class _LoaderIterator:
-    """One iteration; keeps its loader alive, and ends when a newer one begins."""
-
-    def __init__(self, loader: InSituLoader, generation: int) -> None:
-        self._loader = loader
-        self._generation = generation
-
-    def __iter__(self) -> Self:
-        return self
-
-    def __next__(self) -> dict[str, Tensor]:
-        return self._loader._next(self._generation)  # noqa: SLF001 - the two are one

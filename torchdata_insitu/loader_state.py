@@ -1,4 +1,4 @@
-"""The state of a loader as plain JSON: a cursor, the step, and what decides the order."""
+"""The state of a loader as plain JSON: a place, the step, and what decides the order."""
 
 from __future__ import annotations
 
@@ -8,7 +8,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from torchdata_insitu.errors import StateError
+from torchdata_insitu.nodes.order import Order
 from torchdata_insitu.planning.cursor import Cursor
+from torchdata_insitu.planning.mix_cursor import MixCursor
 
 __all__ = ["FORMAT", "Place", "read_loader_state", "saved_epoch", "write_loader_state"]
 
@@ -20,7 +22,7 @@ VERSION = 1
 class Place:
     """Where a pass of a loader begins; batches handed out since then are counted beside it."""
 
-    cursor: Cursor
+    cursor: Cursor | MixCursor
     """The place of the first batch."""
     step: int = 0
     """Batches of the epoch on each rank before it."""
@@ -36,33 +38,27 @@ class Place:
     """State of foreign nodes after the gather."""
 
 
-def write_loader_state(cursor: Cursor, step: int, fingerprint: Mapping[str, Any]) -> dict[str, Any]:
-    """A fresh dictionary of plain values that shares nothing with the loader."""
-    return {
-        "format": FORMAT,
-        "version": VERSION,
-        "plan": dict(fingerprint),
-        "lanes": cursor.lanes,
-        "epoch": cursor.epoch,
-        "position": cursor.position,
-        "step": step,
-    }
+def write_loader_state(order: Order[Any], cursor: Cursor | MixCursor, step: int) -> dict[str, Any]:
+    """A fresh dictionary of plain values that shares nothing with the loader.
+
+    It is what a node writes, with the step, and of a format of its own: a loader and a node follow
+    other rules at the end of an epoch.
+    """
+    return {**order.write_cursor(cursor), "format": FORMAT, "version": VERSION, "step": step}
 
 
 def read_loader_state(
-    state: Any,
-    fingerprint: Mapping[str, Any],
-    n_draws: int,
-) -> tuple[Cursor, int, dict[str, Any] | None]:
-    """Check a state against a plan.
+    state: Any, order: Order[Any]
+) -> tuple[Cursor | MixCursor, int, dict[str, Any] | None]:
+    """Check a state against an order.
 
     Returns:
-        The cursor, the step, and the state of foreign nodes if there is one.
+        The place, the step, and the state of foreign nodes if there is one.
 
     Raises:
         StateError: foreign, newer, out of range, or of another plan.
     """
-    cursor = Cursor.from_state(state, fingerprint, n_draws, format_name=FORMAT)
+    cursor = order.read_cursor(state, format_name=FORMAT)
     step = state.get("step")
     if isinstance(step, bool) or not isinstance(step, int) or step < 0:
         msg = f"the state's step is {step!r}, but must be an integer of at least 0"

@@ -10,8 +10,9 @@ from torch import Tensor
 from torchdata.nodes import BaseNode
 
 from torchdata_insitu.errors import PlanError
+from torchdata_insitu.fetch.retry import RetryPolicy
 from torchdata_insitu.fetch.store_like import StoreLike
-from torchdata_insitu.fetch.stores import open_store
+from torchdata_insitu.fetch.stores import close_own_store, open_own_store, store_text
 from torchdata_insitu.geometry.array_geometry import ArrayGeometry
 from torchdata_insitu.geometry.metadata import read_arrays
 from torchdata_insitu.geometry.view import View
@@ -23,6 +24,7 @@ from torchdata_insitu.nodes.gather_node import GatherNode
 from torchdata_insitu.nodes.pin_memory import PinMemory
 from torchdata_insitu.nodes.prefetcher import Prefetcher
 from torchdata_insitu.planning.splits import Split
+from torchdata_insitu.planning.whole_number import whole_number
 from torchdata_insitu.pool.chunk_pool import ChunkPool
 
 __all__ = ["build_loader", "open_arrays"]
@@ -62,9 +64,18 @@ def open_arrays(
         >>> arrays["t2m"].field_shape
         (2, 3)
     """
-    return read_arrays(
-        open_store(store_or_url), names, sample_axis=sample_axis, decode_cf=decode_cf, label=store
-    )
+    opened = open_own_store(store_or_url)
+    try:
+        return read_arrays(
+            opened,
+            names,
+            sample_axis=sample_axis,
+            decode_cf=decode_cf,
+            label=store,
+            where=store_text(opened),
+        )
+    finally:
+        close_own_store(opened)
 
 
 def build_loader(
@@ -85,7 +96,9 @@ def build_loader(
     budget_bytes: int | str = "auto",
     max_inflight: int = 32,
     decode_threads: int | None = None,
-    batch_transforms: Sequence[Callable[[dict[str, Tensor]], dict[str, Tensor]]] = (),
+    retry: RetryPolicy | None = None,
+    on_missing: str = "auto",
+    batch_transforms: Sequence[Callable[..., dict[str, Tensor]]] = (),
     prefetch_factor: int = 2,
     pin_memory: bool | str = "auto",
     strict: bool = True,
@@ -112,9 +125,15 @@ def build_loader(
         lanes: equal shares of an epoch that are read side by side.
         pool: a pool to share with other loaders; None for one of its own.
         budget_bytes: budget of its own pool.
-        max_inflight: requests under way at once, for each store.
+        max_inflight: requests under way at once, for each store and over all passes of the
+            process that read it. Passes that are live at the same time need equal values.
         decode_threads: threads that decode; None for one per usable core.
-        batch_transforms: functions `f(batch) -> batch`.
+        retry: which failed reads are tried again; None for `RetryPolicy()`.
+        on_missing: what a stored chunk means that is not in the store. `"auto"`: the fill value,
+            unless no chunk of the array is there at all; `"fill"`: the fill value, in any case;
+            `"raise"`: an error. What is filled is counted in `InSituLoader.stats`.
+        batch_transforms: functions `f(batch) -> batch` or `f(batch, rng) -> batch`, where `rng` is
+            a `SampleRandom`.
         prefetch_factor: batches made ahead; 0 for none.
         pin_memory: page-lock batches; `"auto"` where there is an accelerator.
         strict: refuse a state of another plan.
@@ -125,8 +144,8 @@ def build_loader(
 
     Raises:
         GeometryError: views that cannot be drawn together.
-        PlanError: nothing to draw, both `pool` and `budget_bytes` are given, or an unknown
-            `pin_memory`.
+        PlanError: nothing to draw, both `pool` and `budget_bytes` are given, or an option of the
+            wrong kind.
         BudgetError: at the first batch, if one block of chunks does not fit the budget.
 
     Example:
@@ -139,16 +158,23 @@ def build_loader(
         ...     [tuple(batch["x"].shape) for batch in loader]
         [(5, 2, 2, 3), (5, 2, 2, 3)]
     """
+    if pool is not None and not isinstance(pool, ChunkPool):
+        msg = (
+            f"pool is {pool!r} of type {type(pool).__name__}: give a ChunkPool to share with other "
+            "loaders, or how much to hold as budget_bytes"
+        )
+        raise PlanError(msg)
     if pool is not None and budget_bytes != "auto":
         msg = f"both pool ({pool!r}) and budget_bytes ({budget_bytes!r}) are given: choose one"
         raise PlanError(msg)
-    if pin_memory not in (True, False, "auto"):
+    if not isinstance(pin_memory, bool) and pin_memory != "auto":
         msg = f"pin_memory is {pin_memory!r}: choose True, False or 'auto'"
         raise PlanError(msg)
+    n_ahead = whole_number("prefetch_factor", prefetch_factor, least=0)
     stores = (
-        {label: open_store(item) for label, item in store.items()}
+        {label: open_own_store(item) for label, item in store.items()}
         if isinstance(store, Mapping)
-        else open_store(store)
+        else open_own_store(store)
     )
     planner = ChunkPlanner(
         views,
@@ -163,15 +189,26 @@ def build_loader(
         rank=rank,
         world_size=world_size,
     )
+    is_own = pool is None
     pool = ChunkPool(budget_bytes) if pool is None else pool
     fetcher = AsyncChunkFetcher(
-        planner, stores, pool, max_inflight=max_inflight, decode_threads=decode_threads
+        planner,
+        stores,
+        pool,
+        max_inflight=max_inflight,
+        decode_threads=decode_threads,
+        retry=retry,
+        on_missing=on_missing,
     )
+    pins = torch.accelerator.is_available() if pin_memory == "auto" else bool(pin_memory)
     node: BaseNode[Any] = GatherNode(
-        ChunkPoolNode(fetcher, pool), batch_transforms=batch_transforms, sample_index=sample_index
+        ChunkPoolNode(fetcher, pool),
+        batch_transforms=batch_transforms,
+        sample_index=sample_index,
+        pin_memory=pins,
     )
-    if prefetch_factor:
-        node = Prefetcher(node, prefetch_factor)
-    if pin_memory is True or (pin_memory == "auto" and torch.accelerator.is_available()):
+    if n_ahead:
+        node = Prefetcher(node, n_ahead)
+    if pins:
         node = PinMemory(node)
-    return InSituLoader(node, strict=strict)
+    return InSituLoader(node, strict=strict, own_pool=pool if is_own else None)

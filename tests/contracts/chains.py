@@ -20,6 +20,8 @@ NODES = (
     "prefetcher",
     "pin_memory",
     "loader",
+    *(f"mix, {stop}" for stop in ("first", "all", "cycle")),
+    "mix of prefetchers",
 )
 PLENTY = 10**7
 
@@ -43,16 +45,28 @@ class Chains:
 
     def make(self, last):
         """A fresh chain that ends with the node of that name."""
-        if last == "loader":
+        if last.startswith("mix"):
+            node = self._mix(last)
+        elif last == "loader":
             node = tdi.build_loader(self.store, self.views, budget_bytes=PLENTY, **self.plan).node
         else:
             node = self._cut_after(last)
         self._made.append(node)
         return node
 
-    def _cut_after(self, last):
+    def _mix(self, name):
+        """Two chains over the plan, of which the second has another seed."""
+        last = "gather" if name.startswith("mix,") else "pin_memory"
+        seed = self.plan.get("seed", 0)
+        sources = {
+            source: self._cut_after(last, seed=seed + number) for number, source in enumerate("ab")
+        }
+        stop = name.removeprefix("mix, ") if last == "gather" else "all"
+        return tdi.MixNode(sources, {"a": 2, "b": 1}, seed=seed, stop=stop)
+
+    def _cut_after(self, last, **plan):
         pool = tdi.ChunkPool(PLENTY)
-        node = tdi.ChunkPlanner(self.views, **self.plan)
+        node = tdi.ChunkPlanner(self.views, **{**self.plan, **plan})
         further = {
             "segment_node": KeepsAll,
             "fetcher": lambda source: tdi.AsyncChunkFetcher(source, self.store, pool),

@@ -88,7 +88,7 @@ def test_at_the_end_a_state_stops_at_once_and_stays(small, name):
     n_draws = tdi.ChunkPlanner(small.views, **small.plan).plan.n_draws
     small.rest(node)
     end = through_json(node.state_dict())
-    assert innermost(end)["position"] == n_draws
+    assert n_draws in [state["position"] for state in innermost(end)]
     fresh = small.make(name)
     fresh.reset(end)
     for _ in range(2):
@@ -108,9 +108,10 @@ def test_a_state_restores_while_items_are_under_way(small, name):
 
 
 def innermost(state):
+    """The cursors in a state: one, or those of the sources of a mix."""
     while "source" in state:
         state = state["source"]
-    return state
+    return list(state.get("cursors", {"": state}).values())
 
 
 def wrapped(node, wrapper):

@@ -122,3 +122,54 @@ def test_every_rank_gets_its_own_draws_and_together_all(views):
         planner = make_planner(views, rank=rank, world_size=3, lanes=3, tail="exact")
         draws += [draw for segment in planner for draw in segment.draws[segment.valid, 0].tolist()]
     assert sorted(draws) == list(range(N))
+
+
+@pytest.mark.parametrize(
+    "options, text",
+    [
+        ({"batch_size": None}, "batch_size is a whole number, not None of type NoneType"),
+        ({"rank": True, "world_size": 2}, "rank is a whole number, not True of type bool"),
+        ({"rank": 0, "world_size": "2"}, "world_size is a whole number, not '2' of type str"),
+        ({"split": (0, 5)}, r"split is \(0, 5\) of type tuple: give a Split"),
+    ],
+)
+def test_an_option_of_the_wrong_kind_is_named_with_its_value_and_type(views, options, text):
+    with pytest.raises(PlanError, match=text):
+        make_planner(views, **options)
+
+
+def test_numbers_of_numpy_are_numbers(views):
+    planner = make_planner(views, batch_size=np.int64(4), rank=np.int32(1), world_size=np.int8(2))
+    assert planner.ranks == (1, 2)
+    assert type(planner.plan.batch_size) is int
+
+
+@pytest.mark.parametrize("tail", ["short", "drop", "pad", "exact"])
+@pytest.mark.parametrize("start", [0, 5])
+def test_places_follow_each_other_as_batches_do(views, tail, start):
+    planner = make_planner(views, tail=tail, rank=0, world_size=2, batch_size=3)
+    start = Cursor(2, start, 4)
+    planner.seek(start)
+    places = [start]
+    for segment in planner:
+        places += [Cursor(2, cut.position, 4) for cut in segment.cuts]
+    assert planner.steps_from(start) == len(places) - 1
+    for n_batches, place in enumerate(places):
+        assert planner.after(start, n_batches) == place
+        assert planner.is_at_end(place) == (n_batches == len(places) - 1)
+
+
+def test_an_epoch_begins_with_the_lanes_of_the_one_before_and_is_begun_again_with_its_own(views):
+    planner = make_planner(views, rank=0, world_size=2)
+    assert planner.start_of(3) == Cursor(3, 0, 2)
+    assert planner.start_of(3, Cursor(1, 8, 4)) == planner.next_epoch(Cursor(2, 8, 4))
+    assert planner.start_of(3, Cursor(1, 8, 4)) == Cursor(3, 0, 4)
+    assert planner.start_of(3, Cursor(1, 8, 3)) == Cursor(3, 0, 2)
+    assert planner.start_again(Cursor(1, 8, 3)) == Cursor(1, 0, 3)
+
+
+def test_ranks_are_known_once_they_were_given_or_looked_up(views):
+    assert make_planner(views, rank=1, world_size=2).known_ranks == (1, 2)
+    planner = make_planner(views)
+    assert planner.known_ranks is None
+    assert planner.ranks == planner.known_ranks == (0, 1)

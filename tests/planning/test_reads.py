@@ -8,10 +8,15 @@ from torchdata_insitu.planning.cursor import Cursor
 from torchdata_insitu.planning.plan import Plan
 
 
-def admitted(plan, cursor, rank, world_size):
+def admitted(plan, cursor, rank, world_size, n_draws=None):
+    """Stored chunks of the segments in which the first so many draws lie."""
     counts = dict.fromkeys(plan.space.array_names, 0)
     stored = dict(zip(plan.space.array_names, plan.space.stored_per_chunk, strict=True))
+    n_before = 0
     for segment in plan.segments(cursor, rank, world_size):
+        if n_draws is not None and n_before >= n_draws:
+            break
+        n_before += len(segment.draws)
         for key in segment.admit:
             name = plan.space.array_names[key.source]
             counts[name] += stored[name]
@@ -33,6 +38,29 @@ def test_reads_are_those_of_the_segments(monkeypatch, chunks_at_once, lanes, wor
                 rank, world_size=world_size, epoch=1, lanes=lanes, position=position
             )
             assert counted == admitted(plan, cursor, rank, world_size)
+
+
+@pytest.mark.parametrize("lanes, world_size", [(1, 1), (2, 2), (6, 2), (3, 2), (2, 6)])
+@pytest.mark.parametrize("tail", ["short", "pad"])
+def test_reads_of_the_first_batches_are_those_of_their_segments(lanes, world_size, tail):
+    fine, coarse = make_array("fine", 400, 6), make_array("coarse", 400, 20)
+    space = AnchorSpace({"x": fine.window(-9, 0, 1), "y": coarse.shift(25)})
+    plan = Plan(space, seed=3, block_chunks=3, batch_size=8, tail=tail)
+    for position in (0, 9 * 4 * world_size + 1):
+        cursor = Cursor(1, position, lanes)
+        for rank in range(world_size):
+            place = {"world_size": world_size, "epoch": 1, "lanes": lanes, "position": position}
+            n_steps = plan.steps(position, world_size)
+            for n in range(1, n_steps + 2):
+                counted = plan.reads(rank, **place, n_batches=n)
+                of_segments = admitted(plan, cursor, rank, world_size, 8 * n)
+                # Admitted with them are the other draws of a block that began before the pass, and
+                # the next block of a lane whose turn has not come yet.
+                assert all(counted[name] <= of_segments[name] for name in counted)
+                if (position == 0 and lanes <= world_size) or n >= n_steps:
+                    assert counted == of_segments
+            assert plan.reads(rank, **place, n_batches=n_steps) == plan.reads(rank, **place)
+            assert set(plan.reads(rank, **place, n_batches=0).values()) == {0}
 
 
 def test_without_offsets_each_chunk_is_read_once():

@@ -15,10 +15,11 @@ from torchdata_insitu.geometry.view import View, as_views
 from torchdata_insitu.nodes.cursor_node import CursorNode
 from torchdata_insitu.nodes.ranks import resolve_ranks
 from torchdata_insitu.planning.anchor_space import AnchorSpace
-from torchdata_insitu.planning.cursor import Cursor
+from torchdata_insitu.planning.cursor import FORMAT, Cursor
 from torchdata_insitu.planning.plan import Plan
 from torchdata_insitu.planning.segments import Segment
 from torchdata_insitu.planning.split import Split, Splits
+from torchdata_insitu.planning.whole_number import whole_number
 
 __all__ = ["ChunkPlanner"]
 
@@ -53,7 +54,7 @@ class ChunkPlanner(CursorNode[Segment]):
     Raises:
         GeometryError: views that cannot be drawn together.
         PlanError: no sample is left, an epoch of zero batches, a split of another length or
-            several splits, or `lanes` that is no count.
+            several splits, or an option of the wrong kind.
 
     Example:
         >>> import torchdata_insitu as tdi
@@ -87,6 +88,16 @@ class ChunkPlanner(CursorNode[Segment]):
         if isinstance(split, Splits):
             msg = f"split is all of the splits {sorted(split)}: choose one of them by its name"
             raise PlanError(msg)
+        if split is not None and not isinstance(split, Split):
+            msg = (
+                f"split is {split!r} of type {type(split).__name__}: give a Split, such as "
+                "split_by_range(views, {'train': (0, 100)})['train'], or None for all samples"
+            )
+            raise PlanError(msg)
+        rank, world_size = (
+            None if value is None else whole_number(name, value)
+            for name, value in (("rank", rank), ("world_size", world_size))
+        )
         is_count = isinstance(lanes, int | np.integer) and not isinstance(lanes, bool)
         if lanes is not None and not (is_count and lanes >= 1):
             msg = f"lanes is {lanes!r}, but must be an integer of at least 1, or None"
@@ -99,7 +110,8 @@ class ChunkPlanner(CursorNode[Segment]):
             shuffle=shuffle,
             block_chunks=block_chunks,
             run_chunks=run_chunks,
-            batch_size=batch_size,
+            # Checked here, since a plan takes None for its own default.
+            batch_size=whole_number("batch_size", batch_size, least=1),
             tail=tail,
         )
         self._asked_ranks = (rank, world_size)
@@ -132,17 +144,45 @@ class ChunkPlanner(CursorNode[Segment]):
         return self._ranks
 
     @property
+    def known_ranks(self) -> tuple[int, int] | None:
+        """Rank and world size if they were given or looked up already."""
+        return self._ranks
+
+    @property
     def asked_lanes(self) -> int | None:
         """The `lanes` argument."""
         return self._asked_lanes
 
     def first_cursor(self) -> Cursor:
         """Where the first epoch begins."""
-        return Cursor(0, 0, self.lanes_after(None))
+        return self.start_of(0)
+
+    def start_of(self, epoch: int, before: Cursor | None = None) -> Cursor:
+        """Where an epoch begins that comes after a cursor of another."""
+        return Cursor(epoch, 0, self.lanes_after(None if before is None else before.lanes))
+
+    def start_again(self, cursor: Cursor) -> Cursor:
+        """Where the epoch of a cursor began; it keeps its lanes."""
+        return Cursor(cursor.epoch, 0, cursor.lanes)
 
     def next_epoch(self, cursor: Cursor) -> Cursor:
         """Where the epoch after a cursor begins."""
-        return Cursor(cursor.epoch + 1, 0, self.lanes_after(cursor.lanes))
+        return self.start_of(cursor.epoch + 1, cursor)
+
+    def is_at_end(self, cursor: Cursor) -> bool:
+        """Whether a cursor stands at position N."""
+        return cursor.position >= self.plan.n_draws
+
+    def steps_from(self, cursor: Cursor) -> int:
+        """Batches that every rank still gets from a cursor to the end of its epoch."""
+        return self.plan.steps(cursor.position, self.ranks[1])
+
+    def after(self, cursor: Cursor, n_batches: int) -> Cursor:
+        """The cursor so many batches later; position N after the last one, whatever the tail."""
+        position = self.plan.n_draws
+        if n_batches < self.steps_from(cursor):
+            position = cursor.position + n_batches * self.plan.batch_size * self.ranks[1]
+        return Cursor(cursor.epoch, position, cursor.lanes)
 
     def lanes_after(self, lanes: int | None) -> int:
         """Lanes of an epoch that follows one with `lanes`; an epoch in progress keeps its."""
@@ -154,8 +194,13 @@ class ChunkPlanner(CursorNode[Segment]):
         _logger.info("lanes change from %d to the world size %d", lanes, world_size)
         return world_size
 
-    def reads_from(self, cursor: Cursor) -> dict[str, int]:
-        """Stored chunks this rank reads from a cursor to the end of its epoch, by array."""
+    def reads_from(self, cursor: Cursor, n_batches: int | None = None) -> dict[str, int]:
+        """Stored chunks this rank reads from a cursor on, by array.
+
+        Args:
+            cursor: where the pass begins.
+            n_batches: those that are wanted; None for all to the end of the epoch.
+        """
         rank, world_size = self.ranks
         return self.plan.reads(
             rank,
@@ -163,16 +208,22 @@ class ChunkPlanner(CursorNode[Segment]):
             epoch=cursor.epoch,
             lanes=cursor.lanes,
             position=cursor.position,
+            n_batches=n_batches,
         )
 
-    def read_cursor(self, state: dict[str, Any]) -> Cursor:
+    def read_cursor(self, state: Any, *, format_name: str = FORMAT) -> Cursor:
         """Check a state against the plan.
+
+        Args:
+            state: what `write_cursor` gave.
+            format_name: the format it has to be of; a loader writes its own.
 
         Raises:
             StateError: foreign, newer, out of range, of another plan, or inside a batch that this
                 rank does not hand out.
         """
-        cursor = Cursor.from_state(state, self.plan.fingerprint(), self.plan.n_draws)
+        fingerprint, n_draws = self.plan.fingerprint(), self.plan.n_draws
+        cursor = Cursor.from_state(state, fingerprint, n_draws, format_name=format_name)
         if cursor.origin is not None:
             self.plan.segments(cursor, *self.ranks)
         return cursor

@@ -6,7 +6,7 @@ from typing import Any, Self
 
 from torchdata_insitu.errors import StateError
 
-_FORMAT = "torchdata_insitu.cursor"
+FORMAT = "torchdata_insitu.cursor"
 _VERSION = 1
 _FOREIGN = {
     "num_yielded": "a state of torchdata.nodes.Loader",
@@ -43,7 +43,7 @@ class Cursor:
             fingerprint: What decides the order, `Plan.fingerprint()`.
         """
         state = {
-            "format": _FORMAT,
+            "format": FORMAT,
             "version": _VERSION,
             "epoch": self.epoch,
             "position": self.position,
@@ -61,7 +61,7 @@ class Cursor:
         fingerprint: Mapping[str, Any],
         n_draws: int,
         *,
-        format_name: str = _FORMAT,
+        format_name: str = FORMAT,
     ) -> Self:
         """Read a cursor back, if it was saved over this plan.
 
@@ -75,18 +75,23 @@ class Cursor:
             StateError: A state of something else or of a newer version; another plan (every field
                 that differs is named with both values); numbers that are no place in the epoch.
         """
-        _check_format(state, format_name)
-        _check_plan(state.get("plan"), fingerprint)
-        epoch = _whole(state, "epoch", 0, None)
-        position = _whole(state, "position", 0, n_draws)
-        lanes = _whole(state, "lanes", 1, None)
+        check_format(state, format_name)
+        check_plan(state.get("plan"), fingerprint)
+        epoch = whole_field(state, "epoch", 0, None)
+        position = whole_field(state, "position", 0, n_draws)
+        lanes = whole_field(state, "lanes", 1, None)
         origin = None
         if state.get("origin") is not None:
-            origin = _whole(state, "origin", 0, position)
+            origin = whole_field(state, "origin", 0, position)
         return cls(epoch=epoch, position=position, lanes=lanes, origin=origin)
 
 
-def _check_format(state: object, format_name: str) -> None:
+def check_format(state: object, format_name: str) -> None:
+    """Refuse what is no state of a format, or one that a newer release wrote.
+
+    Raises:
+        StateError: Says what the state is instead.
+    """
     wanted = f"expected a state of format {format_name!r}, version {_VERSION}"
     if not isinstance(state, Mapping):
         msg = f"the state is a {type(state).__name__}: {wanted}"
@@ -119,7 +124,12 @@ def _what_it_is(state: Mapping[str, Any]) -> str:
     return f"of an unknown format with the keys {keys}"
 
 
-def _check_plan(saved: object, fingerprint: Mapping[str, Any]) -> None:
+def check_plan(saved: object, fingerprint: Mapping[str, Any]) -> None:
+    """Refuse a state of another plan.
+
+    Raises:
+        StateError: Names every field that differs with both values.
+    """
     if not isinstance(saved, Mapping):
         msg = f"the state has {saved!r} for its plan: it is not complete"
         raise StateError(msg)
@@ -136,7 +146,12 @@ def _check_plan(saved: object, fingerprint: Mapping[str, Any]) -> None:
         raise StateError(msg)
 
 
-def _whole(state: Mapping[str, Any], field: str, low: int, high: int | None) -> int:
+def whole_field(state: Mapping[str, Any], field: str, low: int = 0, high: int | None = None) -> int:
+    """A whole number of a state.
+
+    Raises:
+        StateError: It is missing, of another type, or out of range.
+    """
     value = state.get(field)
     if isinstance(value, bool) or not isinstance(value, int):
         msg = f"{field} of the state is {value!r}: expected a whole number"

@@ -197,10 +197,12 @@ class Plan:
         epoch: int = 0,
         lanes: int | None = None,
         position: int = 0,
+        n_batches: int | None = None,
     ) -> dict[str, int]:
         """Count the stored chunks that a rank reads, before anything is read.
 
         Exactly what the segments of the pass admit, if nothing is kept from an earlier one.
+        With `n_batches`, what these batches need at least; more is read ahead of them.
 
         Args:
             rank: Of the consumer.
@@ -208,12 +210,15 @@ class Plan:
             epoch: Number of the epoch.
             lanes: Lanes of the epoch; None for one a rank.
             position: Where the pass begins, between two batches.
+            n_batches: Batches after which the rank stops; None for the end of the epoch.
 
         Returns:
             Stored chunks by array.
         """
         lanes = world_size if lanes is None else lanes
         stream = self._stream(Cursor(epoch, position, lanes), rank, world_size)
+        if n_batches is not None:
+            stream = stream.first_batches(n_batches)
         counts = count_reads(self.epoch(epoch, lanes), stream)
         names, stored = self.space.array_names, self.space.stored_per_chunk
         return {

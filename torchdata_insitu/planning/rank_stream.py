@@ -18,7 +18,7 @@ Copies repeat the last draw of the rank itself: that of the largest `q < N` with
 draw `N - 1` if the rank has none.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, Self, get_args
 
 from torchdata_insitu.errors import StateError
@@ -138,6 +138,16 @@ class RankStream:
     def position(self, place: int) -> int:
         """Global position of a place in the stream."""
         return self.origin + (self.rank - self.origin) % self.world_size + place * self.world_size
+
+    def first_batches(self, n_batches: int) -> Self:
+        """The stream of a rank that stops after so many batches."""
+        n_draws = n_batches * self.batch_size
+        return replace(
+            self,
+            n_steps=min(self.n_steps, n_batches),
+            n_valid=min(self.n_valid, n_draws),
+            n_total=min(self.n_total, n_draws),
+        )
 
     @property
     def copied_position(self) -> int:
