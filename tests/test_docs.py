@@ -7,6 +7,9 @@ import pytest
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
+# Pages whose blocks of Python can be run, one after the other.
+RUN = ["docs/mixing.md", "docs/transforms.md"]
+BLOCK = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"\]\((?!https?://|#)([^)#]+)")
 
 
@@ -20,3 +23,14 @@ def test_every_decision_is_listed():
     folder = ROOT / "docs/decisions"
     listed = set(LINK.findall((folder / "index.md").read_text()))
     assert listed == {page.name for page in folder.glob("0*.md")}
+
+
+@pytest.mark.parametrize("page", RUN)
+def test_blocks_run_as_they_stand(page):
+    text = (ROOT / page).read_text()
+    variables = {}
+    for found in BLOCK.finditer(text):
+        # Lines are numbered as in the page.
+        above = "\n" * (text[: found.start()].count("\n") + 1)
+        exec(compile(above + found[1], page, "exec"), variables)
+    assert variables

@@ -13,6 +13,7 @@ FILES = sorted(PACKAGE.rglob("*.py"))
 # The layer of every module or package at the top level; a module imports lower layers only.
 LAYERS = {
     "errors": 0,
+    "redaction": 0,
     "geometry": 1,
     "planning": 2,
     "fetch": 2,
@@ -20,6 +21,7 @@ LAYERS = {
     "gather": 2,
     "nodes": 3,
     "chain": 4,
+    "loader_iterator": 4,
     "loader_state": 4,
     "loader_stats": 4,
     "loader": 4,

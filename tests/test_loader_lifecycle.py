@@ -269,3 +269,15 @@ def test_zarr_reads_on_while_a_loader_waits_and_after_it_is_closed():
         loader.peek()
         assert zarr.open_array(store, path="t2m")[5, 0, 0] == 30
     assert zarr.open_array(store, path="t2m")[5, 0, 0] == 30
+
+
+def test_closing_gives_the_memory_of_its_own_pool_back_and_leaves_a_shared_one_alone():
+    shared = tdi.ChunkPool(10**7)
+    own = make_loader()
+    for loader in (own, make_loader(pool=shared)):
+        batches = all_ids(loader)
+        loader.close()
+        assert all_ids(loader) != batches
+        loader.close()
+    assert own.chain.pool_node.pool.charged_bytes == 0
+    assert (shared.n_in_use, shared.n_resident) == (0, 6)

@@ -186,6 +186,8 @@ class Residency:
     def landed(self, resident: Resident) -> None:
         """The rows of a chunk can be read."""
         resident.is_ready = True
+        # What is kept outlives the pass, whose reader keeps a store, threads and descriptors.
+        resident.loader = None
         if not resident.leases:
             self._keep(resident)
 

@@ -27,7 +27,7 @@ class Resident:
         out: the slot's memory.
         is_ready: whether its rows can be read.
         leases: how often it is leased, over all passes.
-        loader: the pass whose loader was asked to fill it.
+        loader: the pass whose loader was asked to fill it; None once it is ready.
         released_at: how many releases there had been when its last lease was given back.
         waiters: who waits for its rows.
     """
@@ -57,7 +57,7 @@ class Resident:
         self.is_ready = False
         self.leases = 0
         self.released_at = 0
-        self.loader = loader
+        self.loader: PoolPass | None = loader
         self.waiters: list[tuple[PoolPass, Admission]] = []
 
     def unwait(self, pool_pass: PoolPass) -> set[Admission]:

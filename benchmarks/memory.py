@@ -1,0 +1,131 @@
+"""Measure the peak memory of an epoch against what was promised.
+
+Usage: ``python benchmarks/memory.py --layouts c8 c32t wb2 --stores local latency``. Each figure is
+of a fresh process: the high-water mark after two shuffled epochs, minus the one after the imports
+and a loader of one chunk of the same shape. It is set against the budget, which is fixed, the
+encoded bytes that may be in flight, and the batches that are under way.
+"""
+
+import argparse
+import json
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+import torch
+from layouts import LAYOUTS, make_layout
+
+import torchdata_insitu as tdi
+from torchdata_insitu.testing import LatencyStore
+
+BATCH_SIZE = 32
+MAX_INFLIGHT = 32
+PREFETCH_FACTOR = 2
+# Those the prefetcher keeps, the one it makes, and the one the consumer has.
+N_BATCHES = PREFETCH_FACTOR + 2
+STORES = ("local", "latency")
+
+
+def main() -> None:
+    """Measure in one process each and print one table."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--layouts", nargs="+", choices=sorted(LAYOUTS), default=["c8"])
+    parser.add_argument("--stores", nargs="+", choices=STORES, default=["local"])
+    parser.add_argument("--blocks", type=float, default=2.0, help="budget, in floors of the pass")
+    parser.add_argument("--folder", type=Path, default=Path("build/layouts"))
+    parser.add_argument("--child", action="store_true", help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    if arguments.child:
+        (layout,), (kind,) = arguments.layouts, arguments.stores
+        path = make_layout(layout, arguments.folder)
+        print(json.dumps(measure(path, kind, arguments.blocks)))
+        return
+    arguments.folder.mkdir(parents=True, exist_ok=True)
+    print("layout store      budget MB   in flight MB   batches MB   peak MB   peak/promised")
+    for layout in arguments.layouts:
+        make_layout(layout, arguments.folder)
+        for kind in arguments.stores:
+            found = in_fresh_process(layout, kind, arguments)
+            promised = found["budget"] + found["in_flight"] + found["batches"]
+            print(
+                f"{layout:<6} {kind:<8} {found['budget'] / 1e6:>11.1f} "
+                f"{found['in_flight'] / 1e6:>14.1f} {found['batches'] / 1e6:>12.1f} "
+                f"{found['peak'] / 1e6:>9.1f} {found['peak'] / promised:>15.2f}"
+            )
+
+
+def in_fresh_process(layout: str, kind: str, arguments: argparse.Namespace) -> Mapping[str, int]:
+    """The figures of one store, from a process that measures nothing else."""
+    command = [sys.executable, __file__, "--child", "--layouts", layout, "--stores", kind]
+    command += ["--blocks", str(arguments.blocks), "--folder", str(arguments.folder)]
+    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
+    found: Mapping[str, int] = json.loads(done.stdout)
+    return found
+
+
+def measure(path: Path, kind: str, blocks: float) -> dict[str, int]:
+    """Bytes promised, and the peak of two epochs beyond that of a loader of one chunk."""
+    store = tdi.open_store(path)
+    if kind == "latency":
+        store = LatencyStore(store, 0.001)
+    arrays = tdi.open_arrays(store)
+    floor = floor_bytes(loader_of(store, arrays, "auto", None))
+    longest = max(array.rows_per_chunk for array in arrays.values())
+    one_chunk = tdi.split_by_range(arrays, {"one": (0, longest)}, gap=0)["one"]
+    # Warm-up: libraries, threads and buffers that any loader has.
+    run(loader_of(store, arrays, floor, one_chunk))
+    before = high_water_mark()
+    budget = int(blocks * floor)
+    loader = loader_of(store, arrays, budget, None)
+    batch_bytes = BATCH_SIZE * loader.chain.gather.draw_bytes
+    run(loader, n_epochs=2)
+    stored = max(file.stat().st_size for file in path.rglob("*") if file.is_file())
+    return {
+        "budget": budget,
+        "in_flight": MAX_INFLIGHT * stored,
+        "batches": N_BATCHES * batch_bytes,
+        "peak": high_water_mark() - before,
+    }
+
+
+def loader_of(
+    store: object, arrays: Mapping[str, tdi.ArrayGeometry], budget: int | str, split: object
+) -> tdi.InSituLoader:
+    """The loader that is measured."""
+    return tdi.build_loader(
+        store,  # type: ignore[arg-type]
+        arrays,
+        split=split,  # type: ignore[arg-type]
+        batch_size=BATCH_SIZE,
+        budget_bytes=budget,
+        max_inflight=MAX_INFLIGHT,
+        prefetch_factor=PREFETCH_FACTOR,
+        seed=1,
+    )
+
+
+def floor_bytes(loader: tdi.InSituLoader) -> int:
+    """The least that a pass needs."""
+    planner = loader.chain.planner
+    chunks = loader.plan.floor_chunks(*planner.ranks, loader.cursor.lanes)
+    return sum(n * array.chunk_bytes for n, array in zip(chunks, planner.arrays, strict=True))
+
+
+def run(loader: tdi.InSituLoader, n_epochs: int = 1) -> None:
+    """Epochs with a consumer that looks at every batch and keeps none."""
+    with loader:
+        for _ in range(n_epochs):
+            for batch in loader:
+                torch.sum(batch["sample_index"])
+
+
+def high_water_mark() -> int:
+    """The most memory that this process had, in bytes (`VmHWM` of Linux)."""
+    status = Path("/proc/self/status").read_text(encoding="ascii")
+    (line,) = (line for line in status.splitlines() if line.startswith("VmHWM:"))
+    return int(line.split()[1]) * 1024
+
+
+if __name__ == "__main__":
+    main()
