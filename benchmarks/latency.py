@@ -104,10 +104,19 @@ def cold_epoch(loader: tdi.InSituLoader) -> tuple[float, int]:
 
 
 @contextmanager
-def slow_store(path: Path, kind: str, latency_s: float) -> Iterator[Store]:
-    """A store whose every read of a chunk takes `latency_s` at least."""
+def slow_store(
+    path: Path, kind: str, latency_s: float, *, in_memory: bool = True
+) -> Iterator[Store]:
+    """A store whose every read of a chunk takes `latency_s` at least.
+
+    Args:
+        path: What is read in the end.
+        kind: One of `KINDS`.
+        latency_s: Seconds of one read.
+        in_memory: Let a store of kind `loop` hold a copy, which costs nothing to read.
+    """
     if kind == "loop":
-        yield LatencyStore(in_memory(path), latency_s)
+        yield LatencyStore(copy_of(path) if in_memory else tdi.open_store(path), latency_s)
         return
     command = [sys.executable, __file__, "--serve", str(path), "--latency-ms", f"{1e3 * latency_s}"]
     with subprocess.Popen(
@@ -120,7 +129,7 @@ def slow_store(path: Path, kind: str, latency_s: float) -> Iterator[Store]:
         kept_open.close()
 
 
-def in_memory(path: Path) -> Store:
+def copy_of(path: Path) -> Store:
     """A copy that costs nothing to read."""
     store = MemoryStore()
     buffer = default_buffer_prototype().buffer

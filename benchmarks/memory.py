@@ -1,6 +1,6 @@
 """Measure the peak memory of an epoch against what was promised.
 
-Usage: ``python benchmarks/memory.py --layouts c8 c32t wb2 --stores local latency``. Each figure is
+Usage: ``python benchmarks/memory.py --layouts c8 wb2 --stores local loop http``. Each figure is
 of a fresh process: the high-water mark after two shuffled epochs, minus the one after the imports
 and a loader of one chunk of the same shape. It is set against the budget, which is fixed, the
 encoded bytes that may be in flight, and the batches that are under way.
@@ -14,17 +14,20 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import torch
+from latency import slow_store
 from layouts import LAYOUTS, make_layout
+from zarr.abc.store import Store
 
 import torchdata_insitu as tdi
-from torchdata_insitu.testing import LatencyStore
 
 BATCH_SIZE = 32
 MAX_INFLIGHT = 32
+# Requests under way, and as many reads that wait to be decoded.
+MOST_ENCODED = 2 * MAX_INFLIGHT
 PREFETCH_FACTOR = 2
 # Those the prefetcher keeps, the one it makes, and the one the consumer has.
 N_BATCHES = PREFETCH_FACTOR + 2
-STORES = ("local", "latency")
+STORES = ("local", "loop", "http")
 
 
 def main() -> None:
@@ -66,10 +69,15 @@ def in_fresh_process(layout: str, kind: str, arguments: argparse.Namespace) -> M
 
 def measure(path: Path, kind: str, blocks: float) -> dict[str, int]:
     """Bytes promised, and the peak of two epochs beyond that of a loader of one chunk."""
-    store = tdi.open_store(path)
-    if kind == "latency":
-        store = LatencyStore(store, 0.001)
-    arrays = tdi.open_arrays(store)
+    if kind == "local":
+        return measure_store(tdi.open_store(path), path, blocks)
+    with slow_store(path, kind, 0.001, in_memory=False) as store:
+        return measure_store(store, path, blocks)
+
+
+def measure_store(store: Store, path: Path, blocks: float) -> dict[str, int]:
+    """The same, of a store that is open."""
+    arrays = tdi.open_arrays(store, ["a", "b"])
     floor = floor_bytes(loader_of(store, arrays, "auto", None))
     longest = max(array.rows_per_chunk for array in arrays.values())
     one_chunk = tdi.split_by_range(arrays, {"one": (0, longest)}, gap=0)["one"]
@@ -83,18 +91,18 @@ def measure(path: Path, kind: str, blocks: float) -> dict[str, int]:
     stored = max(file.stat().st_size for file in path.rglob("*") if file.is_file())
     return {
         "budget": budget,
-        "in_flight": MAX_INFLIGHT * stored,
+        "in_flight": MOST_ENCODED * stored,
         "batches": N_BATCHES * batch_bytes,
         "peak": high_water_mark() - before,
     }
 
 
 def loader_of(
-    store: object, arrays: Mapping[str, tdi.ArrayGeometry], budget: int | str, split: object
+    store: Store, arrays: Mapping[str, tdi.ArrayGeometry], budget: int | str, split: object
 ) -> tdi.InSituLoader:
     """The loader that is measured."""
     return tdi.build_loader(
-        store,  # type: ignore[arg-type]
+        store,
         arrays,
         split=split,  # type: ignore[arg-type]
         batch_size=BATCH_SIZE,

@@ -8,7 +8,7 @@ import pytest
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
 # Pages whose blocks of Python can be run, one after the other.
-RUN = ["docs/mixing.md", "docs/transforms.md"]
+RUN = ["docs/memory.md", "docs/mixing.md", "docs/stores.md", "docs/transforms.md"]
 BLOCK = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"\]\((?!https?://|#)([^)#]+)")
 

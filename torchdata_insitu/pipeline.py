@@ -103,6 +103,7 @@ def build_loader(
     pin_memory: bool | str = "auto",
     strict: bool = True,
     sample_index: str | None = "sample_index",
+    name: str | None = None,
 ) -> InSituLoader:
     """Stream batches from a Zarr store: shuffled, split-aware, rank-aware, exactly resumable.
 
@@ -138,6 +139,7 @@ def build_loader(
         pin_memory: page-lock batches; `"auto"` where there is an accelerator.
         strict: refuse a state of another plan.
         sample_index: the name under which the anchors come; None leaves them out.
+        name: what messages call the passes of this loader; None for the name of the split.
 
     Returns:
         The loader; nothing was read yet.
@@ -199,6 +201,7 @@ def build_loader(
         decode_threads=decode_threads,
         retry=retry,
         on_missing=on_missing,
+        name=name or (split.name if split is not None else "loader"),
     )
     pins = torch.accelerator.is_available() if pin_memory == "auto" else bool(pin_memory)
     node: BaseNode[Any] = GatherNode(

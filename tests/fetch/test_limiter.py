@@ -65,6 +65,20 @@ def test_bytes_count_until_they_are_decoded(limiter):
     assert (limiter.n_inflight, limiter.n_bytes) == (1, 20)
 
 
+def test_what_waits_to_be_decoded_holds_further_reads_back(limiter):
+    reader = Reader(limiter, max_inflight=2)
+    landed = [reader.ask() for _ in range(2)]
+    for permit in landed:
+        permit.landed(1)
+    more = [reader.ask() for _ in range(2)]
+    for permit in more:
+        permit.landed(1)
+    # Nothing is in the air, but four encoded chunks are in memory.
+    assert (limiter.n_inflight, reader.ask()) == (0, None)
+    landed[0].end()
+    assert len(reader.late) == 1
+
+
 def test_what_was_expected_is_corrected_when_the_bytes_are_there(limiter):
     reader = Reader(limiter, max_inflight=10)
     permit = reader.ask(90)

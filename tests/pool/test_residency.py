@@ -165,3 +165,29 @@ def test_counts_are_right_again_after_an_interrupt(monkeypatch):
     pool._is_torn = True
     pool.clear()
     assert (pool.n_resident, residency.kept_bytes, pool.charged_bytes) == (0, 0, 3 * SLOT)
+
+
+def test_slots_of_loads_that_never_answer_do_not_run_out():
+    pool, lost = ChunkPool(2 * SLOT), Loads()
+    never = []
+    for _ in range(50):
+        mine = open_pass(pool, lost)
+        mine.request(keys(0, 1))
+        assert len(lost.fills) == 2
+        never += lost.fills
+        lost.fills = []
+        mine.close()
+        mine.forget_loads()
+    loads = Loads()
+    mine = open_pass(pool, loads)
+    assert visit(mine, loads, 0, 1) == [0, 1]
+    assert (pool.n_in_use, pool.charged_bytes) == (0, 2 * SLOT)
+    # Some answer after all, long after their arena was replaced.
+    for fill in never:
+        fill.out[...] = -1
+        fill.finish(None)
+    assert visit(mine, loads, 0, 1) == []
+    rows = pool.region(A).rows
+    mine.request(keys(0, 1))
+    assert [rows[row, 0] for row in mine.first_rows(keys(0, 1))] == [0, 1]
+    assert pool.charged_bytes <= 2 * SLOT

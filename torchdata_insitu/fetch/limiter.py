@@ -21,6 +21,9 @@ from torchdata_insitu.fetch.stores import store_id, store_text
 from torchdata_insitu.fetch.zarr_loop import call_on_zarr_loop
 
 MOST_BYTES = 256_000_000
+# Reads that are begun and not decoded yet, as a multiple of the requests: as much as keeps decode
+# threads and store busy, where 256 MB of small chunks would only wait in memory.
+_READS_PER_REQUEST = 2
 
 
 class Permit:
@@ -207,7 +210,8 @@ class Limiter:
         _hand_out(granted)
 
     def _fits(self, account: Account, n_bytes: int) -> bool:
-        if self.n_inflight >= account.max_inflight:
+        most = account.max_inflight
+        if self.n_inflight >= most or len(self._permits) >= _READS_PER_REQUEST * most:
             return False
         return self.n_bytes + n_bytes <= self._most_bytes or self.n_bytes == 0
 

@@ -62,8 +62,9 @@ def _check_slots(residency: Residency, budget_bytes: int) -> None:
         holds("P3: a slot has one chunk", len(set(taken)) == len(taken), taken)
         n_in_use = arena.n_charged - arena.n_idle
         holds("a slot with memory has a chunk or is idle", n_in_use == len(taken), n_in_use, taken)
-    charged = sum(arena.n_charged * arena.shape.slot_bytes for arena in residency.arenas)
-    charged -= sum(resident.arena.shape.slot_bytes for resident in residency.disowned)
+        n_lost = sum(resident.arena is arena for resident in residency.disowned)
+        holds("lost slots are those of forgotten chunks", n_lost == arena.n_lost, n_lost)
+    charged = sum((a.n_charged - a.n_lost) * a.shape.slot_bytes for a in residency.arenas)
     holds("charged bytes are those of slots", charged == residency.charged_bytes, charged)
     holds("charged bytes fit the budget", charged <= budget_bytes, charged, budget_bytes)
 

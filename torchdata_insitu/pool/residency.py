@@ -100,7 +100,7 @@ class Residency:
     def reserve(
         self, slots: Mapping[ChunkSource, SlotShape], limit_bytes: int
     ) -> dict[ChunkSource, Arena]:
-        """Reserve address space for the sources that have no arena, to `add` later.
+        """Reserve address space for sources that have no arena or a worn one, to `add` later.
 
         Raises:
             BudgetError: there is not so much address space.
@@ -108,8 +108,18 @@ class Residency:
         return self._slots.reserve(slots, limit_bytes)
 
     def add(self, arenas: Mapping[ChunkSource, Arena]) -> None:
-        """Take arenas in; those that came meanwhile stay."""
-        self._slots.add(arenas)
+        """Take arenas in, but for sources that have a sound one by now, or one that is in use."""
+        for source, arena in arenas.items():
+            old = self._slots.arena(source)
+            if old is None:
+                self._slots.add(source, arena)
+            elif old.is_worn and not any(r.arena is old and self._is_in_use(r) for r in self):
+                self._let_go(source)
+                self._slots.add(source, arena)
+
+    @staticmethod
+    def _is_in_use(resident: Resident) -> bool:
+        return bool(resident.leases) or not resident.is_ready
 
     def place(
         self, key: ChunkKey, budget_bytes: int, pool: ChunkPool, loader: PoolPass
@@ -216,11 +226,15 @@ class Residency:
 
     def clear(self) -> None:
         """Let every chunk that nobody leases leave memory."""
-        for kept in self._kept.values():
-            while kept:
-                _, resident = kept.popitem()
-                self._kept_bytes -= resident.arena.shape.slot_bytes
-                self.drop(resident)
+        for source in self._kept:
+            self._let_go(source)
+
+    def _let_go(self, source: ChunkSource) -> None:
+        kept = self._kept.get(source)
+        while kept:
+            _, resident = kept.popitem()
+            self._kept_bytes -= resident.arena.shape.slot_bytes
+            self.drop(resident)
 
     def return_memory(self) -> None:
         """Give the memory of idle slots back to the system."""

@@ -39,19 +39,26 @@ class Slots:
     def reserve(
         self, slots: Mapping[ChunkSource, SlotShape], limit_bytes: int
     ) -> dict[ChunkSource, Arena]:
-        """Reserve address space for the sources that have no arena, to `add` later.
+        """Reserve address space for sources that have no arena or a worn one, to `add` later.
 
         Raises:
             BudgetError: there is not so much address space.
         """
-        missing = [source for source in slots if source not in self._arenas]
+        missing = [s for s in slots if s not in self._arenas or self._arenas[s].is_worn]
         arenas = reserve_arenas([slots[source] for source in missing], limit_bytes)
         return dict(zip(missing, arenas, strict=True))
 
-    def add(self, arenas: Mapping[ChunkSource, Arena]) -> None:
-        """Take arenas in; those that came meanwhile stay."""
-        for source, arena in arenas.items():
-            self._arenas.setdefault(source, arena)
+    def arena(self, source: ChunkSource) -> Arena | None:
+        """The arena of a source, if it has one."""
+        return self._arenas.get(source)
+
+    def add(self, source: ChunkSource, arena: Arena) -> None:
+        """Give a source its arena; none of the slots of one it had before holds a chunk."""
+        old = self._arenas.get(source)
+        if old is not None:
+            while old.has_idle:
+                self._return_idle_slot(old)
+        self._arenas[source] = arena
 
     def take(self, arena: Arena, budget_bytes: int) -> int | None:
         """A slot of an arena, with idle memory of others if it has to be; None if there is none."""
@@ -76,10 +83,12 @@ class Slots:
 
     def forget(self, arena: Arena) -> None:
         """Charge a slot no more that may still be written."""
+        arena.n_lost += 1
         self.charged_bytes -= arena.shape.slot_bytes
 
     def recover(self, arena: Arena, slot: int) -> None:
         """A forgotten slot is written no more; its memory, not charged meanwhile, goes back."""
+        arena.n_lost -= 1
         arena.put_back(slot)
         arena.return_idle_slot()
 
@@ -101,11 +110,15 @@ class Slots:
             residents: chunks in a slot, those that are forgotten included.
             disowned: those that are forgotten, which are not charged.
         """
+        lost = list(disowned)
         in_use: dict[int, set[int]] = {id(arena): set() for arena in self.arenas}
         for resident in residents:
-            in_use[id(resident.arena)].add(resident.slot)
+            in_use.setdefault(id(resident.arena), set()).add(resident.slot)
         for arena in self.arenas:
             arena.recount(in_use[id(arena)])
         self.idle_bytes = sum(a.n_idle * a.shape.slot_bytes for a in self.arenas)
         charged = sum(arena.n_charged * arena.shape.slot_bytes for arena in self.arenas)
-        self.charged_bytes = charged - sum(r.arena.shape.slot_bytes for r in disowned)
+        for arena in self.arenas:
+            arena.n_lost = sum(resident.arena is arena for resident in lost)
+            charged -= arena.n_lost * arena.shape.slot_bytes
+        self.charged_bytes = charged
