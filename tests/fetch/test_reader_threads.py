@@ -57,11 +57,15 @@ class Rig:
         self.account = limiter.account(max_inflight)
         self.counts = ReadCounts([self.array])
         retries = Retries(RetryPolicy(), self.come.append)
-        self.decoding = DecodeThreads(1, self.come.append)
+        self.decoding = DecodeThreads(1, self.decode)
         steps = JobSteps(self.decoding, self.counts, self.account, retries, missing_is_error=False)
         self.threads = ReaderThreads(self.door.read, steps, n_threads, "reads")
         self.account.granted = self.threads.granted
         self.generation = Generation()
+
+    def decode(self, job):
+        self.come.append(job)
+        job.end_permit()
 
     def jobs(self, runs=range(N_CHUNKS)):
         request = [type("Request", (), {"key": f"t/c/{run}/0"})() for run in runs]

@@ -5,17 +5,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 
 from torchdata_insitu.fetch.chunk_job import ChunkJob
-
-
-class _Crew:
-    """The threads started between two stops."""
-
-    __slots__ = ("is_leaving", "n_idle", "threads")
-
-    def __init__(self) -> None:
-        self.is_leaving = False
-        self.n_idle = 0
-        self.threads: list[threading.Thread] = []
+from torchdata_insitu.fetch.thread_crew import ThreadCrew
 
 
 class DecodeThreads:
@@ -32,7 +22,7 @@ class DecodeThreads:
         # The lock itself is what is held: an interrupt inside the methods of a `Condition`, which
         # are plain Python, could leave it locked for ever.
         self._changed = threading.Condition(self._lock)
-        self._crew = _Crew()
+        self._crew = ThreadCrew()
 
     def put(self, jobs: Sequence[ChunkJob], *, first: bool = False) -> None:
         """Queue jobs and wake as many threads; never blocks.
@@ -45,22 +35,8 @@ class DecodeThreads:
             RuntimeError: No thread is there and none could be started; no job was queued.
         """
         with self._lock:
-            threads = self._crew.threads
-            lacking = len(self._queue) + len(jobs) - self._crew.n_idle
-            for _ in range(min(lacking, self.n_threads - len(threads))):
-                thread = threading.Thread(
-                    target=self._work,
-                    args=(self._crew,),
-                    name=f"insitu-decode-{len(threads)}",
-                    daemon=True,
-                )
-                try:
-                    thread.start()
-                except RuntimeError:
-                    if not threads:
-                        raise
-                    break
-                threads.append(thread)
+            n_lacking = len(self._queue) + len(jobs) - self._crew.n_idle
+            self._crew.grow(n_lacking, self.n_threads, "insitu-decode", self._work)
             if first:
                 self._queue.extendleft(jobs)
             else:
@@ -80,12 +56,12 @@ class DecodeThreads:
         A later `put` starts others.
         """
         with self._lock:
-            crew, self._crew = self._crew, _Crew()
+            crew, self._crew = self._crew, ThreadCrew()
             crew.is_leaving = True
             self._changed.notify_all()
         return crew.threads
 
-    def _work(self, crew: _Crew) -> None:
+    def _work(self, crew: ThreadCrew) -> None:
         while True:
             with self._lock:
                 while not self._queue and not crew.is_leaving:

@@ -11,20 +11,9 @@ from torchdata_insitu.fetch.chunk_job import ChunkJob
 from torchdata_insitu.fetch.chunk_reader import LeavingThreads
 from torchdata_insitu.fetch.job_steps import JobSteps
 from torchdata_insitu.fetch.limiter import Permit
+from torchdata_insitu.fetch.thread_crew import ThreadCrew
 
 MOST_READER_THREADS = 64
-
-
-class _Crew:
-    """The threads started between two stops."""
-
-    __slots__ = ("is_leaving", "n_idle", "reading", "threads")
-
-    def __init__(self) -> None:
-        self.is_leaving = False
-        self.n_idle = 0
-        self.threads: list[threading.Thread] = []
-        self.reading: set[threading.Thread] = set()
 
 
 class ReaderThreads:
@@ -63,7 +52,7 @@ class ReaderThreads:
         self._backlog: deque[ChunkJob] = deque()
         self._granted: deque[Permit] = deque()
         self._reading: set[ChunkJob] = set()
-        self._crew = _Crew()
+        self._crew = ThreadCrew()
 
     def __str__(self) -> str:
         return f"{self._text} on up to {self._n_threads} reader threads"
@@ -90,22 +79,8 @@ class ReaderThreads:
         return True
 
     def _submit(self, jobs: Sequence[ChunkJob], *, first: bool) -> None:
-        threads = self._crew.threads
-        lacking = len(self._backlog) + len(jobs) - self._crew.n_idle
-        for _ in range(min(lacking, self._n_threads - len(threads))):
-            thread = threading.Thread(
-                target=self._work,
-                args=(self._crew,),
-                name=f"insitu-read-{len(threads)}",
-                daemon=True,
-            )
-            try:
-                thread.start()
-            except RuntimeError:
-                if not threads:
-                    raise
-                break
-            threads.append(thread)
+        n_lacking = len(self._backlog) + len(jobs) - self._crew.n_idle
+        self._crew.grow(n_lacking, self._n_threads, "insitu-read", self._work)
         if first:
             self._backlog.extendleft(jobs)
         else:
@@ -147,7 +122,7 @@ class ReaderThreads:
     def dismiss(self) -> LeavingThreads:
         """Let every thread leave; a later `submit` starts others."""
         with self._lock:
-            crew, self._crew = self._crew, _Crew()
+            crew, self._crew = self._crew, ThreadCrew()
             crew.is_leaving = True
             self._changed.notify_all()
             stuck = [thread for thread in crew.threads if thread in crew.reading]
@@ -157,7 +132,7 @@ class ReaderThreads:
     def settle(self, timeout_s: float) -> None:
         """Nothing to do: a blocking read ends when it ends."""
 
-    def _work(self, crew: _Crew) -> None:
+    def _work(self, crew: ThreadCrew) -> None:
         while (turn := self._wait_for_turn(crew)) is not None:
             job, permit = turn
             if job is None:
@@ -170,7 +145,7 @@ class ReaderThreads:
             # The next wait may be long, and a job holds a slot and whatever `done` is bound to.
             del job, permit, turn
 
-    def _wait_for_turn(self, crew: _Crew) -> tuple[ChunkJob | None, Permit | None] | None:
+    def _wait_for_turn(self, crew: ThreadCrew) -> tuple[ChunkJob | None, Permit | None] | None:
         """What to do next: a job to read, one whose load failed, or a permit nobody needs.
 
         Returns:
@@ -209,7 +184,7 @@ class ReaderThreads:
             return None, None
         return self._backlog.popleft(), permit
 
-    def _bring(self, job: ChunkJob, crew: _Crew) -> None:
+    def _bring(self, job: ChunkJob, crew: ThreadCrew) -> None:
         payload: NDArray[np.uint8] | None = None
         error: BaseException | None = None
         try:
