@@ -78,7 +78,7 @@ def measure(path: Path, kind: str, blocks: float) -> dict[str, int]:
 def measure_store(store: Store, path: Path, blocks: float) -> dict[str, int]:
     """The same, of a store that is open."""
     arrays = tdi.open_arrays(store, ["a", "b"])
-    floor = floor_bytes(loader_of(store, arrays, "auto", None))
+    floor = loader_of(store, arrays, "auto", None).floor_bytes
     longest = max(array.rows_per_chunk for array in arrays.values())
     one_chunk = tdi.split_by_range(arrays, {"one": (0, longest)}, gap=0)["one"]
     # Warm-up: libraries, threads and buffers that any loader has.
@@ -111,13 +111,6 @@ def loader_of(
         prefetch_factor=PREFETCH_FACTOR,
         seed=1,
     )
-
-
-def floor_bytes(loader: tdi.InSituLoader) -> int:
-    """The least that a pass needs."""
-    planner = loader.chain.planner
-    chunks = loader.plan.floor_chunks(*planner.ranks, loader.cursor.lanes)
-    return sum(n * array.chunk_bytes for n, array in zip(chunks, planner.arrays, strict=True))
 
 
 def run(loader: tdi.InSituLoader, n_epochs: int = 1) -> None:

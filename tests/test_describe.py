@@ -1,7 +1,9 @@
 import pytest
 
 import torchdata_insitu as tdi
-from tests.small_loaders import make_loader, small_store, views_of
+from tests.contracts.refusals import refused
+from tests.small_loaders import PLENTY, make_loader, small_store, views_of
+from torchdata_insitu.errors import PlanError
 from torchdata_insitu.testing import CountingStore, make_store
 
 
@@ -69,6 +71,7 @@ def test_views_and_arrays():
 
 def test_reads_are_those_of_the_pass(store):
     loader = make_loader(store)
+    loader = make_loader(store, budget_bytes=loader.floor_bytes)
     assert line(loader, "reads") == (
         "6 stored chunks this pass (t2m 6), 1.00 x the chunks it draws from"
     )
@@ -86,6 +89,102 @@ def test_memory_is_the_budget_the_floor_and_a_batch(store):
     n_bytes = sum(tensor.nbytes for tensor in batch.values())
     loader.close()
     assert line(loader, "memory") == (
-        f"budget 1 kB; floor 192 B (t2m 2 x 96 B); a batch is {n_bytes} B, outside the budget"
+        f"budget 1 kB; floor 192 B (t2m 2 x 96 B); outside of it up to 4 batches of {n_bytes} B"
     )
-    assert line(make_loader(store, budget_bytes="auto"), "memory").startswith("budget as needed;")
+    text = line(make_loader(store, budget_bytes="auto"), "memory")
+    assert text.startswith("budget 384 B ('auto': two blocks of each pass); floor 192 B")
+
+
+@pytest.mark.parametrize("prefetch_factor,n_batches", [(0, 2), (1, 3), (5, 7)])
+def test_batches_outside_the_budget(store, prefetch_factor, n_batches):
+    loader = make_loader(store, prefetch_factor=prefetch_factor)
+    assert f"outside of it up to {n_batches} batches of" in line(loader, "memory")
+
+
+def test_reads_are_at_most_so_many_where_chunks_can_be_in_memory(store):
+    pool = tdi.ChunkPool(2 * 96)
+    loader = make_loader(store, pool=pool)
+    assert line(loader, "reads").startswith("6 stored chunks")
+    with loader:
+        next(iter(loader))
+    assert pool.n_resident > 0
+    assert line(loader, "reads").startswith("at most ")
+    assert line(make_loader(store, budget_bytes=3 * 96), "reads").startswith("at most 6 stored")
+
+
+def test_a_budget_that_holds_everything_leaves_later_epochs_nothing_to_read(store):
+    with make_loader(store, budget_bytes=6 * 96) as loader:
+        assert line(loader, "later") == (
+            "the budget holds all 6 chunks (576 B): later epochs read nothing"
+        )
+        for _ in range(3):
+            assert len(list(loader)) == 6
+        assert loader.stats().reads == {"t2m": 6}
+        assert line(loader, "reads").startswith("at most 6 stored")
+
+
+def test_a_budget_that_does_not_says_what_would(store):
+    with make_loader(store, budget_bytes=6 * 96 - 1) as loader:
+        assert line(loader, "later") == (
+            "every epoch reads: 576 B would hold all chunks drawn from"
+        )
+        for _ in range(2):
+            list(loader)
+        assert loader.stats().reads["t2m"] > 6
+
+
+def test_later_epochs_of_a_pass_that_leaves_chunks_out_read_the_rest(store):
+    loader = make_loader(store, rank=0, world_size=2)
+    assert line(loader, "later").endswith(": later epochs read only what was not read before")
+    shared = make_loader(store, pool=tdi.ChunkPool(PLENTY))
+    assert line(shared, "later").endswith("read nothing, if no other loader needs the room")
+
+
+def test_the_store_is_named_without_secrets():
+    arrays = tdi.open_arrays(small_store())
+    url = "s3://bucket/a"
+    secret = {"region": "eu-west-1", "access_key_id": "AKIAEXAMPLE", "secret_access_key": "hush"}
+    loader = make_loader(tdi.open_store(url, **secret), arrays, max_inflight=7, on_missing="raise")
+    assert line(loader, "store") == f"{url}; at most 7 requests at once; on_missing 'raise'"
+    assert "hush" not in tdi.describe(loader)
+    assert "AKIAEXAMPLE" not in tdi.describe(loader)
+
+
+def labelled():
+    """Two stores with an array of one name, and views over both."""
+    stores = {label: make_store({"t": (8, 3)}, chunks=(4, 3)) for label in "ab"}
+    arrays = {label: tdi.open_arrays(store, store=label)["t"] for label, store in stores.items()}
+    return stores, {"x": tdi.stack(*arrays.values())}
+
+
+def test_arrays_of_one_name_are_told_apart_everywhere():
+    loader = make_loader(*labelled())
+    first, second = lines(loader, "arrays")
+    assert (first[:4], second[:4]) == ("a:t:", "b:t:")
+    assert line(loader, "views").endswith("from a stack of a:t, b:t")
+    assert "(a:t 2, b:t 2)" in line(loader, "reads")
+    assert "(a:t 2 x 48 B + b:t 2 x 48 B)" in line(loader, "memory")
+    assert [text[:2] for text in lines(loader, "store")] == ["a:", "b:"]
+
+
+def test_a_mix_tells_the_floor_of_all_its_sources():
+    stores, views = labelled()
+    pool = tdi.ChunkPool(PLENTY)
+    sources = {}
+    for name in ("one", "two"):
+        planner = tdi.ChunkPlanner(views, batch_size=4, block_chunks=2)
+        fetcher = tdi.AsyncChunkFetcher(planner, stores, pool)
+        sources[name] = tdi.GatherNode(tdi.ChunkPoolNode(fetcher, pool))
+    loader = tdi.InSituLoader(tdi.Prefetcher(tdi.MixNode(sources, {"one": 1, "two": 1}), 3))
+    assert loader.floor_bytes == 2 * 192
+    whole, *each = lines(loader, "memory")
+    assert whole == "floors of all sources 384 B: what one pool needs"
+    assert len(each) == 2
+    assert all("floor 192 B (a:t 2" in text and "up to 5 batches" in text for text in each)
+    assert sum(loader.chain.mix_order.reads_from(loader.cursor).values()) == loader.expected_reads
+
+
+@pytest.mark.parametrize("given", [3, None, "s3://b/a"])
+def test_what_is_no_loader_is_refused(given):
+    with refused(PlanError, repr(given), type(given).__name__, "InSituLoader"):
+        tdi.describe(given)

@@ -92,7 +92,7 @@ def test_length_and_places_and_states_read_nothing_and_start_nothing():
         loader.skip(2)
         assert (len(loader), loader.epoch, loader.position, loader.step) == (N_BATCHES, 3, 8, 2)
         assert 0 < loader.expected_reads < N_CHUNKS
-        assert (loader.stats().batches, tdi.describe(loader).count("\n")) == (0, 6)
+        assert (loader.stats().batches, tdi.describe(loader).count("\n")) == (0, 8)
         assert (store.reads(), threading.active_count()) == (0, before)
 
 

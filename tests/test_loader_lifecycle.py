@@ -255,7 +255,7 @@ def test_an_unused_loader_cannot_be_used_in_a_forked_child_either():
     loader = make_loader()
 
     def use_in_child():
-        with pytest.raises(ClosedError, match="make the loader in the child"):
+        with pytest.raises(ClosedError, match="make loader and pool in the child"):
             next(iter(loader))
         assert len(all_ids(make_loader())) == 6
 

@@ -559,7 +559,7 @@ def test_an_error_ends_the_leases_of_every_source_and_the_epoch_goes_on_behind_i
 
 def our_threads_of(loader):
     del loader
-    return [thread for thread in our_threads() if thread.name.startswith("tdi-prefetch")]
+    return [thread for thread in our_threads() if thread.name.startswith("insitu-prefetch")]
 
 
 def test_close_ends_iterators_leases_and_threads_and_later_iterations_work(loader):

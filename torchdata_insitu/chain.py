@@ -25,6 +25,8 @@ from torchdata_insitu.nodes.one_to_one import check_one_to_one
 from torchdata_insitu.nodes.order import Order
 from torchdata_insitu.nodes.ordered_node import OrderedNode
 from torchdata_insitu.nodes.prefetcher import Prefetcher
+from torchdata_insitu.planning.cursor import Cursor
+from torchdata_insitu.planning.mix_cursor import MixCursor
 from torchdata_insitu.pool.chunk_pool import ChunkPool
 
 __all__ = ["Chain"]
@@ -39,6 +41,7 @@ class Chain:
         branches: the chain of each source of the mix by its name; without a mix, the one chain
             under the empty name.
         order: the order of the batches.
+        own_pool: a pool that nobody else uses, if there is one.
         graph: kinds of the nodes after the gather, the root first.
 
     Raises:
@@ -50,7 +53,7 @@ class Chain:
     ) -> None:
         """Find the parts; nothing is started."""
         self.root = root
-        self._own_pool = own_pool
+        self.own_pool = own_pool
         nodes = list(walk(root))
         if any(isinstance(node, ChunkPlanner) for node in nodes):
             # Before the planners are counted: nodes that mix chains have several.
@@ -111,6 +114,14 @@ class Chain:
             for name, branch in self.branches.items()
             for array, count in counts(branch).items()
         }
+
+    def floor_bytes(self, cursor: Cursor | MixCursor) -> int:
+        """The least budget for a pass from a cursor on; of a mix, for all its sources together."""
+        cursors = cursor.cursors if isinstance(cursor, MixCursor) else (cursor,)
+        return sum(
+            branch.planner.floor_bytes(start.lanes)
+            for branch, start in zip(self.branches.values(), cursors, strict=True)
+        )
 
     def start(self, cursor: Any, foreign: dict[str, Any] | None) -> None:
         """Reset every node so that the next batch is the one at `cursor`.
@@ -197,8 +208,8 @@ class Chain:
     def close(self) -> None:
         """Shut down, and give the memory of a pool back that nobody else uses."""
         self.shutdown()
-        if self._own_pool is not None:
-            self._own_pool.return_memory()
+        if self.own_pool is not None:
+            self.own_pool.return_memory()
 
     def end_with(self, owner: object) -> None:
         """Shut down when `owner` is collected, and at the exit of the interpreter."""

@@ -19,11 +19,12 @@ from torchdata_insitu.errors import ClosedError, PlanError, StateError
 from torchdata_insitu.loader_iterator import LoaderIterator
 from torchdata_insitu.loader_state import Place, read_loader_state, saved_epoch, write_loader_state
 from torchdata_insitu.loader_stats import LoaderStats
-from torchdata_insitu.nodes.cursor_node import check_process
 from torchdata_insitu.planning.cursor import Cursor
 from torchdata_insitu.planning.mix_cursor import MixCursor
 from torchdata_insitu.planning.plan import Plan
+from torchdata_insitu.planning.truth_value import truth_value
 from torchdata_insitu.pool.chunk_pool import ChunkPool
+from torchdata_insitu.process_check import check_process
 
 __all__ = ["InSituLoader"]
 
@@ -44,8 +45,8 @@ class InSituLoader:
         own_pool: a pool that nobody else uses, whose memory `close` gives back to the system.
 
     Raises:
-        PlanError: no planner below `node`, several without a `MixNode`, or a node that changes the
-            number of items.
+        PlanError: no planner below `node`, several without a `MixNode`, a node that changes the
+            number of items, or `strict` is no truth value.
 
     Example:
         >>> import torchdata_insitu as tdi
@@ -70,19 +71,15 @@ class InSituLoader:
     ) -> None:
         """Stand at the start of epoch 0; nothing is read and no thread started."""
         self._chain = Chain(node, own_pool)
-        self._strict = strict
+        self._strict = truth_value("strict", strict)
         self._pid = os.getpid()
-        self._first_epoch = 0
         self._place: Place | None = None
-        self._handed_out = 0
-        self._generation = 0
-        self._is_running = self._is_over = False
-        self._ends_with_loader = False
+        self._first_epoch = self._handed_out = self._generation = self._n_batches = 0
+        self._is_running = self._is_over = self._ends_with_loader = False
         self._peeked: dict[str, Tensor] | None = None
         self._nodes: dict[str, Any] | None = None
         self._error: Exception | None = None
         self._next_epoch: int | None = None
-        self._n_batches = 0
 
     @property
     def plan(self) -> Plan:
@@ -147,6 +144,11 @@ class InSituLoader:
         one whose read-ahead is taken back for a pass that starts on the same pool reads them again.
         """
         return sum(self._chain.order.reads_from(self._here().cursor).values())
+
+    @property
+    def floor_bytes(self) -> int:
+        """The least budget for the next pass, a pool that the sources of a mix share included."""
+        return self._chain.floor_bytes(self.cursor)
 
     def stats(self) -> LoaderStats:
         """What was read and handed out since the loader was made; over a mix by `source/array`."""
@@ -299,8 +301,7 @@ class InSituLoader:
             TypeError: it is no integer.
         """
         if isinstance(epoch, bool) or epoch < 0:
-            msg = f"epoch is {epoch!r}, but must be an integer of at least 0"
-            raise PlanError(msg)
+            raise PlanError(f"epoch is {epoch!r}, but must be an integer of at least 0")
         epoch = operator.index(epoch)
         if self._place is None:
             self._first_epoch = epoch

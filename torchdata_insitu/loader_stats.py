@@ -27,7 +27,8 @@ class LoaderStats:
     reads: dict[str, int]
     """Stored chunks asked for, by array; those read ahead are among them."""
     missing: dict[str, int]
-    """Stored chunks that were absent and read as the fill value, by array."""
+    """Stored chunks that were asked for, absent and read as the fill value, by array; what another
+    loader on the pool has filled is counted there."""
     retries: dict[str, int]
     """Times that stored chunks were read again after a failure, by array; not in `reads`."""
     bytes_read: int

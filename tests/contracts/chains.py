@@ -140,14 +140,15 @@ def counted(shape, dtype="float32", first=1):
 def floor_of(store, views, **options):
     """Bytes of the floor, and the terms as a message writes them."""
     with tdi.build_loader(store, views, **options) as loader:
-        planner = loader.chain.planner
-        chunks = loader.plan.floor_chunks(*planner.ranks, loader.cursor.lanes)
-    arrays = list(zip(planner.arrays, chunks, strict=True))
-    terms = [f"{array.name} {n} x {array.chunk_bytes} B" for array, n in arrays]
-    return sum(n * array.chunk_bytes for array, n in arrays), terms
+        terms = loader.chain.planner.floor_terms(loader.cursor.lanes)
+        return loader.floor_bytes, [f"{name} {n} x {size} B" for name, n, size in terms]
 
 
 def our_threads():
-    """Threads of loaders that run now, but for those that end what was collected."""
-    names = ("tdi-prefetch", "insitu-decode")
-    return [thread for thread in threading.enumerate() if thread.name.startswith(names)]
+    """Threads of loaders that run now, but for those that only end something."""
+    names = [(thread, thread.name) for thread in threading.enumerate()]
+    return [
+        thread
+        for thread, name in names
+        if name.startswith("insitu-") and not name.startswith("insitu-end")
+    ]

@@ -148,6 +148,9 @@ BAD_OPTIONS = {
     "prefetch bool": ({"prefetch_factor": True}, PlanError, "True of type bool"),
     "pin_memory number": ({"pin_memory": 1}, PlanError, "pin_memory is 1"),
     "sample_index number": ({"sample_index": 5}, PlanError, "5 of type int"),
+    "sample_index empty": ({"sample_index": ""}, PlanError, "sample_index is ''"),
+    "strict text": ({"strict": "x"}, PlanError, "strict is 'x' of type str"),
+    "retry number": ({"retry": 3}, PlanError, "retry is 3 of type int: give a RetryPolicy"),
     "one transform": ({"batch_transforms": dict}, PlanError, "batch_transforms"),
     "prefetch negative": ({"prefetch_factor": -1}, PlanError, "-1"),
     "taken name": ({"sample_index": "x"}, PlanError, "'x'"),
@@ -159,6 +162,21 @@ def test_options_that_make_no_sense(store, arrays, case):
     options, kind, fact = BAD_OPTIONS[case]
     with refused(kind, fact):
         load(store, {"x": arrays["t2m"]}, **options)
+
+
+def test_stores_and_pools_of_the_wrong_kind(store, arrays):
+    planner = tdi.ChunkPlanner({"x": arrays["t2m"]}, batch_size=4)
+    pool = tdi.ChunkPool("1%")
+    url = "https://me:hush@example.org/a?sig=hush"
+    with refused(PlanError, "open_store('https://example.org/a')", "of type str") as caught:
+        tdi.AsyncChunkFetcher(planner, url, pool)
+    assert "hush" not in str(caught.value)
+    with refused(PlanError, "store 'era5' is 'path' of type str", "open_store('path')"):
+        tdi.AsyncChunkFetcher(planner, {"era5": "path"}, pool)
+    with refused(PlanError, "store is None of type NoneType", "open_store"):
+        tdi.AsyncChunkFetcher(planner, None, pool)
+    with refused(PlanError, "pool is '50%' of type str", "ChunkPool"):
+        tdi.AsyncChunkFetcher(planner, store, "50%")
 
 
 @pytest.mark.parametrize("lanes", [0, -1, 2.5, "2"])

@@ -19,12 +19,6 @@ def counting(arrays, chunks, **options):
     return store, opened
 
 
-def floor_bytes(loader):
-    planner = loader.chain.planner
-    chunks = loader.plan.floor_chunks(*planner.ranks, loader.cursor.lanes)
-    return sum(n * array.chunk_bytes for n, array in zip(chunks, planner.arrays, strict=True))
-
-
 def chunk_gets(store):
     return {key: n for key, n in store.gets.items() if not key.endswith("zarr.json")}
 
@@ -196,7 +190,7 @@ def test_windows_are_never_read_more_often_than_planned(chunks, shuffle, lanes, 
     store, views = windows_over(chunks)
     options = {"batch_size": 8, "block_chunks": 4, "lanes": lanes, "shuffle": shuffle}
     with tdi.build_loader(store, views, **options) as loader:
-        options["budget_bytes"] = floor_bytes(loader) if budget == "floor" else PLENTY
+        options["budget_bytes"] = loader.floor_bytes if budget == "floor" else PLENTY
     planned, found = reads_by_epoch(store, views, **options)
     for reads, at_most in zip(found, planned, strict=True):
         assert all(reads[name] <= at_most[name] for name in at_most)
@@ -237,7 +231,7 @@ def test_without_room_to_read_ahead_windows_are_read_as_planned(shuffle):
     store, views = windows_over({"t": (4, 2), "u": (6, 1)})
     options = {"batch_size": 8, "block_chunks": 1, "lanes": 1, "shuffle": shuffle}
     with tdi.build_loader(store, views, **options) as loader:
-        options["budget_bytes"] = floor_bytes(loader)
+        options["budget_bytes"] = loader.floor_bytes
     planned, found = reads_by_epoch(store, views, **options)
     assert found == planned
 

@@ -1,4 +1,6 @@
 import gc
+import subprocess
+import sys
 import threading
 
 from tests.small_loaders import in_forked_child
@@ -64,3 +66,28 @@ def test_a_forked_child_ends_nothing():
 
 def test_a_running_interpreter_does_not_exit():
     assert not is_exiting()
+
+
+def test_the_exit_says_nothing_of_threads_that_cannot_be_started_any_more():
+    """A process that ends right after a collection of many."""
+    script = """
+import _thread, gc
+from torchdata_insitu.nodes import collection
+
+class Owner:
+    pass
+
+def no_thread(*args):
+    raise RuntimeError("can't create new thread at interpreter shutdown")
+
+gc.disable()
+owner = Owner()
+owner.itself = owner
+collection.when_collected(owner, print, "ended")
+del owner
+collection.threading.Thread.start = no_thread
+gc.collect()
+collection.threading.Event().wait(0.2)
+"""
+    done = subprocess.run([sys.executable, "-c", script], check=True, capture_output=True)
+    assert done.stderr.decode() == ""

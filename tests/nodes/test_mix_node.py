@@ -178,13 +178,7 @@ def test_sources_may_share_a_pool(stop):
 @each_stop
 def test_a_pool_of_the_sum_of_floors_is_enough(stop):
     with shut_down(make_mix(stop)) as mix:
-        floor = sum(
-            array.chunk_bytes * n
-            for branch in mix.branches.values()
-            for array, n in zip(
-                branch.planner.arrays, branch.planner.plan.floor_chunks(), strict=True
-            )
-        )
+        floor = sum(branch.planner.floor_bytes(1) for branch in mix.branches.values())
     pool = tdi.ChunkPool(floor)
     with shut_down(make_mix(stop, pool=pool)) as mix, promptly(30):
         for epoch in range(2):

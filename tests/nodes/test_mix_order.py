@@ -109,3 +109,14 @@ def test_what_is_kept_for_speed_is_not_pickled():
     assert copied.__dict__["_kept_steps"] is None
     assert copied.steps_from(place) == order.steps_from(place)
     assert copied.plan == order.plan
+
+
+@each_stop
+def test_reads_of_arrays_with_one_name_in_two_stores_are_told_apart(stop):
+    stores = {label: small_store() for label in "pq"}
+    arrays = [tdi.open_arrays(store, store=label)["t2m"] for label, store in stores.items()]
+    planners = {name: tdi.ChunkPlanner({"x": tdi.stack(*arrays)}, batch_size=2) for name in "ab"}
+    order = MixOrder(planners, {"a": 1, "b": 1}, seed=0, stop=stop)
+    reads = order.reads_from(order.start_of(0))
+    assert sorted(reads) == ["a/p:t2m", "a/q:t2m", "b/p:t2m", "b/q:t2m"]
+    assert reads["a/p:t2m"] == reads["a/q:t2m"] > 0

@@ -11,8 +11,13 @@ import torchdata.nodes
 from torchdata.nodes import BaseNode, IterableWrapper, SamplerWrapper
 
 import torchdata_insitu as tdi
+from tests.contracts.watchdog import promptly
+from tests.fake_stores import NeverAnswers, is_chunk
+from tests.small_loaders import make_gather, make_loader, shut_down, small_store
+from tests.small_mixes import make_source
 from torchdata_insitu.errors import ClosedError, PlanError, StateError
 from torchdata_insitu.nodes import prefetcher
+from torchdata_insitu.nodes.graph import walk
 
 JOIN_S = 20
 
@@ -359,3 +364,78 @@ def interrupting_once(gate):
         return False
 
     return is_exiting
+
+
+@pytest.mark.parametrize("end", ["reset", "shutdown", "del"])
+def test_the_end_reaches_a_mix_that_begins_a_pass_over_a_stalled_store(monkeypatch, end):
+    """The mix resets the nodes of its source, by which they forget that they were woken."""
+    stalls, begun, all_woken = threading.Event(), threading.Event(), threading.Event()
+    pool = tdi.ChunkPool(100)  # no room to keep chunks: the second pass reads again
+    store = NeverAnswers(small_store(), lambda key: stalls.is_set() and is_chunk(key))
+    sources = {
+        "a": make_source("a", n=22, store=store, pool=pool, block_chunks=1),
+        "b": make_source("b", n=200, block_chunks=1),
+    }
+    begin_pass = tdi.MixNode._begin_pass
+
+    def begin(mix, branch, cursor):
+        pool.clear()
+        stalls.set()
+        begun.set()
+        assert all_woken.wait(JOIN_S)
+        begin_pass(mix, branch, cursor)
+
+    def is_exiting():
+        all_woken.set()
+        return False
+
+    monkeypatch.setattr(tdi.MixNode, "_begin_pass", begin)
+    monkeypatch.setattr(prefetcher, "is_exiting", is_exiting)
+    mix = tdi.MixNode(sources, {"a": 10, "b": 0.5}, stop="cycle")
+    node = tdi.Prefetcher(mix, 50)
+    next(node)
+    assert begun.wait(JOIN_S)
+    with promptly(JOIN_S), shut_down(mix):
+        if end == "del":
+            del node
+        else:
+            getattr(node, end)()
+
+
+@pytest.fixture
+def no_cyclic_collection():
+    gc.collect()
+    gc.disable()
+    yield
+    gc.enable()
+
+
+@pytest.mark.parametrize("end", ["close", "del"])
+def test_a_loader_that_is_through_is_freed_with_its_last_reference(no_cyclic_collection, end):
+    loader = make_loader(prefetch_factor=2)
+    for _ in loader:
+        pass
+    parts = [weakref.ref(part) for part in (loader, loader.chain.gather, loader.chain.fetcher)]
+    if end == "close":
+        loader.close()
+    del loader
+    assert [part() for part in parts] == [None] * 3
+
+
+def test_nodes_that_failed_and_were_shut_down_are_freed_with_the_error(no_cyclic_collection):
+    def fails(batch):
+        raise LookupError("no such thing in this batch")
+
+    node = tdi.Prefetcher(make_gather(transforms=[fails]), 2)
+    parts = [weakref.ref(part) for part in (node, node.source, node.source.source)]
+    try:
+        list(node)
+    except LookupError as error:
+        frames = [frame.name for frame in traceback.extract_tb(error.__traceback__)]
+        assert "run" in frames
+    else:
+        pytest.fail("nothing was raised")
+    for found in list(walk(node)):
+        found.shutdown()
+    del node, found
+    assert [part() for part in parts] == [None] * 3

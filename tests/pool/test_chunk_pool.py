@@ -7,6 +7,7 @@ from torchdata_insitu.errors import BudgetError, ClosedError
 from torchdata_insitu.geometry.chunk_key import ChunkKey
 from torchdata_insitu.pool.chunk_pool import ChunkPool
 from torchdata_insitu.pool.chunk_source import ChunkSource, SlotShape
+from torchdata_insitu.pool.live_passes import LivePasses
 
 A = ChunkSource("store", "a", "decode")
 B = ChunkSource("store", "b", "decode")
@@ -128,8 +129,46 @@ def test_floors_that_do_not_fit_are_refused_with_every_term():
     text = str(caught.value)
     assert "need 128 B but budget_bytes is 96 B" in text
     assert "'val' 64 B (a 2 x 32 B)" in text
-    assert "'train' 64 B" in text
+    assert "'train' 64 B (a 2 x 32 B)" in text
+    assert "close another loader, lower block_chunks from 8 to 4 or raise budget_bytes to" in text
     assert pool.n_passes == 1
+
+
+def test_passes_of_one_name_are_told_apart():
+    pool = ChunkPool(3 * SLOT)
+    open_pass(pool, Loads(), floor=1)
+    open_pass(pool, Loads(), floor=1, name="val")
+    with pytest.raises(BudgetError) as caught:
+        open_pass(pool, Loads(), floor=3)
+    text = str(caught.value)
+    assert "'train' no. 1 32 B (a 1 x 32 B); 'val' 32 B (a 1 x 32 B)" in text
+    assert "'train' no. 2 96 B (a 3 x 32 B)" in text
+
+
+def test_a_budget_that_not_one_unit_fits_is_told():
+    pool = ChunkPool(2 * SLOT)
+    open_pass(pool, Loads(), floor=2)
+    with pytest.raises(BudgetError) as caught:
+        open_pass(pool, Loads(), name="val")
+    text = str(caught.value)
+    assert "not even one unit in each lane of the new one fits; close another loader or" in text
+    assert "block_chunks" not in text
+
+
+def test_a_budget_that_was_asked_for_in_words_is_told_with_its_source():
+    pool = ChunkPool("auto")
+    pool.budget.limit_bytes = 2 * SLOT - 1
+    with pytest.raises(BudgetError) as caught:
+        open_pass(pool, Loads())
+    assert "need 64 B but budget_bytes is 63 B ('auto': half of the memory free when" in str(
+        caught.value
+    )
+
+
+def test_numbers_that_differ_are_not_rounded_to_the_same():
+    pool, rows = ChunkPool(10**6), 125_001
+    with pytest.raises(BudgetError, match="need 1000008 B but budget_bytes is 1000000 B"):
+        open_pass(pool, Loads(), floor=1, slots={A: shape(rows=rows, field=(2,))})
 
 
 def test_the_advice_of_a_budget_error_fits():
@@ -406,7 +445,7 @@ def test_an_interrupt_while_a_pass_is_closed_is_made_good_by_closing_it_again(mo
     mine = open_pass(pool, loads)
     mine.request(keys(0, 1))
     loads.land_all()
-    drop, calls = ChunkPool._drop_lease, []
+    drop, calls = LivePasses._drop_lease, []
 
     def interrupted(self, pool_pass, key):
         drop(self, pool_pass, key)
@@ -414,7 +453,7 @@ def test_an_interrupt_while_a_pass_is_closed_is_made_good_by_closing_it_again(mo
         if len(calls) == 1:
             raise KeyboardInterrupt
 
-    monkeypatch.setattr(ChunkPool, "_drop_lease", interrupted)
+    monkeypatch.setattr(LivePasses, "_drop_lease", interrupted)
     with pytest.raises(KeyboardInterrupt):
         mine.close()
     mine.close()
@@ -450,3 +489,108 @@ def test_a_forked_child_is_refused(monkeypatch):
     monkeypatch.setattr("os.getpid", lambda: -1)
     with pytest.raises(ClosedError, match="spawn"):
         open_pass(pool, Loads())
+
+
+class Counts(dict):
+    """Leases of a pass; an interrupt comes as the first of them is given back."""
+
+    is_armed = True
+
+    def __delitem__(self, key):
+        if self.is_armed:
+            self.is_armed = False
+            raise KeyboardInterrupt
+        super().__delitem__(key)
+
+
+def test_an_interrupt_as_a_lease_is_given_back_leaves_no_count_wrong():
+    pool, loads = ChunkPool(2 * SLOT), Loads()
+    mine = open_pass(pool, loads)
+    mine.request(keys(0, 1))
+    loads.land_all()
+    mine.leases = Counts(mine.leases)
+    with pytest.raises(KeyboardInterrupt):
+        mine.release(keys(0, 1))
+    mine.close()
+    assert (pool.n_in_use, pool.n_passes) == (0, 0)
+    again = open_pass(pool, loads)
+    again.request(keys(2, 3))
+    loads.land_all()
+    assert len(again.first_rows(keys(2, 3))) == 2
+
+
+@pytest.mark.parametrize("step", ["ask", "release", "end", "land"])
+def test_an_interrupt_in_a_step_lets_go_of_the_lock(monkeypatch, step):
+    pool, loads = ChunkPool(4 * SLOT), Loads()
+    mine = open_pass(pool, loads)
+    mine.request(keys(0))
+
+    def interrupted(*_, **__):
+        raise KeyboardInterrupt
+
+    kept = []
+    with monkeypatch.context() as patch:
+        patch.setattr(LivePasses, step, interrupted)
+        calls = {
+            "ask": lambda: mine.request(keys(1)),
+            "release": lambda: mine.release(keys(0)),
+            "end": mine.close,
+            "land": loads.land,
+        }
+        try:
+            calls[step]()
+        except KeyboardInterrupt as error:
+            # Whoever keeps the traceback must not keep the lock with it.
+            kept.append(error)
+    assert kept
+    assert not pool._lock.locked()
+    assert pool.n_passes == 1
+
+
+def test_another_pass_reads_a_load_again_that_an_interrupt_lost():
+    pool, lost, loads = ChunkPool(8 * SLOT), Loads(), Loads()
+    mine, theirs = open_pass(pool, lost), open_pass(pool, loads, name="val")
+    mine.request(keys(0, 1))
+    admission = theirs.request(keys(1))
+    mine.close()
+    mine.forget_loads()
+    assert loads.fills == []
+    mine.forget_loads(shared=True)
+    assert [fill.key for fill in loads.fills] == keys(1)
+    loads.land_all()
+    admission.wait()
+    lost.land_all()
+    row = theirs.first_rows(keys(1))[0]
+    assert (pool.region(A).rows[row] == 1).all()
+
+
+def test_an_interrupt_is_the_error_of_nobody():
+    # Thread A (this one) gives room back, which lets B's chunk be loaded, and is interrupted.
+    pool, loads, others = ChunkPool(2 * SLOT), Loads(), Interrupted(is_accepted=False)
+    mine = open_pass(pool, loads, floor=1)
+    mine.request(keys(0))
+    mine.request(keys(5))
+    loads.land_all()
+    theirs = open_pass(pool, others, name="val", floor=1)
+    others.is_due = False
+    first = theirs.request(keys(1))
+    others.land_all()
+    first.wait()
+    waiting = theirs.request(keys(2))
+    others.is_due = True
+    with pytest.raises(KeyboardInterrupt):
+        mine.close()
+    others.land_all()
+    waiting.wait()
+    assert theirs.first_rows(keys(2))
+
+
+def test_an_error_at_the_hand_over_reaches_who_waits():
+    def refuse(_fills):
+        raise ClosedError("no threads here")
+
+    pool = ChunkPool(2 * SLOT)
+    mine = open_pass(pool, refuse)
+    with pytest.raises(ClosedError, match="no threads here"):
+        mine.request(keys(0))
+    assert (pool.n_resident, len(mine.queue), mine.held_bytes) == (0, 0, 0)

@@ -54,6 +54,15 @@ def test_auto_grows_to_twice_the_floors_and_never_shrinks():
     assert budget.grown_for(budget.limit_bytes) == budget.limit_bytes
 
 
+def test_a_budget_says_where_it_comes_from():
+    assert PoolBudget(2000).text(2000) == "2 kB"
+    assert PoolBudget(2000).text(2000, is_exact=True) == "2000 B"
+    assert PoolBudget("25%").text(7) == "7 B (25% of the memory free when the pool was made)"
+    budget = PoolBudget("auto")
+    assert budget.text(7) == "7 B ('auto': two blocks of each pass)"
+    assert "('auto': half of the memory free when" in budget.text(budget.limit_bytes)
+
+
 @pytest.mark.parametrize(
     "n_bytes,text", [(0, "0 B"), (999, "999 B"), (1000, "1 kB"), (2_085_120, "2.09 MB")]
 )

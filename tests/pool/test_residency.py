@@ -1,3 +1,6 @@
+import gc
+import weakref
+
 import numpy as np
 
 from tests.pool.test_chunk_pool import SLOT, A, B, Loads, keys, open_pass, shape
@@ -167,27 +170,73 @@ def test_counts_are_right_again_after_an_interrupt(monkeypatch):
     assert (pool.n_resident, residency.kept_bytes, pool.charged_bytes) == (0, 0, 3 * SLOT)
 
 
-def test_slots_of_loads_that_never_answer_do_not_run_out():
+def test_slots_of_loads_that_nobody_holds_any_more_are_used_again():
     pool, lost = ChunkPool(2 * SLOT), Loads()
-    never = []
     for _ in range(50):
         mine = open_pass(pool, lost)
         mine.request(keys(0, 1))
         assert len(lost.fills) == 2
-        never += lost.fills
-        lost.fills = []
+        lost.fills.clear()
         mine.close()
         mine.forget_loads()
     loads = Loads()
-    mine = open_pass(pool, loads)
-    assert visit(mine, loads, 0, 1) == [0, 1]
+    assert visit(open_pass(pool, loads), loads, 0, 1) == [0, 1]
     assert (pool.n_in_use, pool.charged_bytes) == (0, 2 * SLOT)
-    # Some answer after all, long after their arena was replaced.
-    for fill in never:
+
+
+def test_a_load_that_answers_late_writes_into_nobodys_slot():
+    pool, late, loads = ChunkPool(2 * SLOT), Loads(), Loads()
+    mine = open_pass(pool, late)
+    mine.request(keys(0, 1))
+    mine.close()
+    mine.forget_loads()
+    again = open_pass(pool, loads)
+    assert visit(again, loads, 0, 1) == [0, 1]
+    again.request(keys(0, 1))
+    for fill in late.fills:
         fill.out[...] = -1
         fill.finish(None)
-    assert visit(mine, loads, 0, 1) == []
     rows = pool.region(A).rows
-    mine.request(keys(0, 1))
-    assert [rows[row, 0] for row in mine.first_rows(keys(0, 1))] == [0, 1]
-    assert pool.charged_bytes <= 2 * SLOT
+    assert [rows[row, 0] for row in again.first_rows(keys(0, 1))] == [0, 1]
+    assert pool.charged_bytes == 2 * SLOT
+
+
+def test_what_was_leased_when_the_pool_was_cleared_is_not_kept():
+    pool, loads = ChunkPool(4 * SLOT), Loads()
+    mine = open_pass(pool, loads)
+    mine.request(keys(0))
+    loads.land_all()
+    mine.request(keys(1))
+    pool.clear()
+    loads.land_all()
+    assert pool.n_in_use == 2
+    mine.release(keys(0, 1))
+    assert pool.n_resident == 0
+
+
+def test_address_space_of_what_no_pass_reads_goes_with_the_memory():
+    pool, loads = ChunkPool(8 * SLOT), Loads()
+    first = open_pass(pool, loads)
+    visit(first, loads, 0)
+    first.close()
+    second = open_pass(pool, loads, slots={B: shape("b")})
+    pool.return_memory()
+    assert list(pool._residency._slots) == [B]
+    visit(second, loads, 0, source=B)
+    assert visit(open_pass(pool, loads), loads, 0) == [0]
+
+
+def test_a_kept_chunk_does_not_keep_its_pool_alive():
+    pool, loads = ChunkPool(4 * SLOT), Loads()
+    mine = open_pass(pool, loads)
+    visit(mine, loads, 0, 1)
+    mine.close()
+    resident = pool._residency.find(keys(0)[0])
+    gone = weakref.ref(pool)
+    gc.disable()
+    try:
+        del pool, mine
+        assert gone() is None
+    finally:
+        gc.enable()
+    assert resident.is_ready

@@ -20,7 +20,7 @@ class ChunkLoad:
     fetcher's owner strongly keeps that owner alive through a store that never answers.
     """
 
-    __slots__ = ("array", "done", "field_tile", "out", "sample_run")
+    __slots__ = ("array", "done", "field_tile", "n_missing", "out", "sample_run")
 
     array: ArrayGeometry
     """The array the chunk is cut from; one of those the fetcher was made with."""
@@ -33,6 +33,9 @@ class ChunkLoad:
     done: Callable[["ChunkLoad", BaseException | None], None]
     """Called exactly once, from any thread, after the last writer left `out`, with the first error
     or None. It may submit further loads."""
+    n_missing: int
+    """Its stored chunks that were not in the store and were filled; all of them once `done` is
+    called."""
 
     def __init__(
         self,
@@ -47,6 +50,7 @@ class ChunkLoad:
         self.field_tile = field_tile
         self.out = out
         self.done = done
+        self.n_missing = 0
 
     def __repr__(self) -> str:
         return f"ChunkLoad({self.array.name!r}, {self.sample_run}, {self.field_tile})"

@@ -20,7 +20,12 @@ from torchdata_insitu.fetch.retry import RetryPolicy
 from torchdata_insitu.fetch.store_like import Store
 from torchdata_insitu.fetch.stores import close_own_store
 from torchdata_insitu.geometry.array_geometry import ArrayGeometry
-from torchdata_insitu.nodes.chunk_sources import chunk_source, slot_shape, store_of
+from torchdata_insitu.nodes.chunk_sources import (
+    check_stores,
+    chunk_source,
+    slot_shape,
+    store_of,
+)
 from torchdata_insitu.nodes.collection import is_exiting, when_collected
 from torchdata_insitu.nodes.cursor_node import SourcedNode
 from torchdata_insitu.nodes.segment_node import FetchedSegment
@@ -72,8 +77,8 @@ class AsyncChunkFetcher(SourcedNode[FetchedSegment]):
 
     Raises:
         PlanError: an array's store is not among those given, one store is given for arrays of
-            several, or an unknown `on_missing`; at the first `next`, if another live pass reads
-            the store with another `max_inflight`.
+            several, an unknown `on_missing`, or an argument of the wrong kind; at the first
+            `next`, if another live pass reads the store with another `max_inflight`.
 
     Example:
         >>> import torchdata_insitu as tdi
@@ -105,6 +110,10 @@ class AsyncChunkFetcher(SourcedNode[FetchedSegment]):
     ) -> None:
         """Prepare the readers; nothing is read and no thread is started."""
         super().__init__(source)
+        check_stores(store)
+        if not isinstance(pool, ChunkPool):
+            msg = f"pool is {pool!r} of type {type(pool).__name__}: give a ChunkPool"
+            raise PlanError(msg)
         self.pool = pool
         self.name = name
         self.store = store
@@ -189,15 +198,14 @@ class AsyncChunkFetcher(SourcedNode[FetchedSegment]):
         return self._fetchers[array.store].describe(array)
 
     def check_missing(self, array: ArrayGeometry) -> None:
-        """Raise unless an array, if not a single chunk of it came so far, can be sparse data.
+        """Raise unless an array of which no stored chunk was found so far can be sparse data.
 
         Raises:
             ReadError: there is no chunk of the array at all: a wrong path or prefix.
             GeometryError: there are chunks, under keys of another shape.
             ClosedError: interrupted.
         """
-        counts = self._counts_of(array)
-        if not counts.n_missing or counts.n_found:
+        if self._counts_of(array).n_found:
             return
         try:
             self._fetchers[array.store].check_missing(array)
@@ -270,6 +278,7 @@ class AsyncChunkFetcher(SourcedNode[FetchedSegment]):
             plan = self.planner.plan
             lanes = (self._cursor or self.planner.first_cursor()).lanes
             floor = self._floor(plan, lanes)
+            names = dict(zip(self._arrays, self.planner.space.array_names, strict=True))
             fetchers, by_source = self._fetchers, self._by_source
             generations = {label: f.generation for label, f in fetchers.items()}
 
@@ -285,7 +294,7 @@ class AsyncChunkFetcher(SourcedNode[FetchedSegment]):
 
             self._pass = self.pool.open_pass(
                 self.name,
-                {s: slot_shape(a) for s, a in self._by_source.items()},
+                {s: slot_shape(a, names[a]) for s, a in self._by_source.items()},
                 floor,
                 load,
                 block_chunks=plan.block_chunks,
@@ -358,20 +367,23 @@ def _liveness(node: AsyncChunkFetcher, pool_pass: PoolPass) -> Callable[[], bool
 
 
 def _end_pass(pool_pass: PoolPass, fetchers: Sequence[ChunkFetcher]) -> None:
+    # Where an interrupt ended this before, loads can be lost that another pass waits for; otherwise
+    # what it waits for is just being written.
+    is_again = pool_pass.closed
     pool_pass.close()
     for fetcher in fetchers:
         fetcher.cancel()
-    pool_pass.forget_loads()
+    pool_pass.forget_loads(shared=is_again)
 
 
 def _chunk_load(array: ArrayGeometry, fill: SlotFill) -> ChunkLoad:
-    def done(_load: ChunkLoad, error: BaseException | None) -> None:
+    def done(load: ChunkLoad, error: BaseException | None) -> None:
         if isinstance(error, Cancelled):
             fill.abandon()
             return
         if error is not None:
             first, stop = array.sample_chunks.bounds(fill.key.sample_run)
             error.add_note(f"needed for the samples {first} to {stop - 1} of array {array.name!r}")
-        fill.finish(error)
+        fill.finish(error, load.n_missing)
 
     return ChunkLoad(array, fill.key.sample_run, fill.key.field_tile, fill.out, done)

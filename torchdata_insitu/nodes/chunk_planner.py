@@ -148,11 +148,6 @@ class ChunkPlanner(CursorNode[Segment]):
         """Rank and world size if they were given or looked up already."""
         return self._ranks
 
-    @property
-    def asked_lanes(self) -> int | None:
-        """The `lanes` argument."""
-        return self._asked_lanes
-
     def first_cursor(self) -> Cursor:
         """Where the first epoch begins."""
         return self.start_of(0)
@@ -210,6 +205,16 @@ class ChunkPlanner(CursorNode[Segment]):
             position=cursor.position,
             n_batches=n_batches,
         )
+
+    def floor_terms(self, lanes: int) -> list[tuple[str, int, int]]:
+        """What one block in every open lane takes: by array its name, chunks, bytes of a chunk."""
+        n_chunks = self.plan.floor_chunks(*self.ranks, lanes)
+        sizes = [array.chunk_bytes for array in self.arrays]
+        return list(zip(self.space.array_names, n_chunks, sizes, strict=True))
+
+    def floor_bytes(self, lanes: int) -> int:
+        """The least budget for a pass over so many lanes."""
+        return sum(n_chunks * size for _, n_chunks, size in self.floor_terms(lanes))
 
     def read_cursor(self, state: Any, *, format_name: str = FORMAT) -> Cursor:
         """Check a state against the plan.

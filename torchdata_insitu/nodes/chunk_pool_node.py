@@ -61,6 +61,9 @@ class ChunkPoolNode(SourcedNode[ResidentSegment]):
     def __init__(self, source: BaseNode[FetchedSegment], pool: ChunkPool) -> None:
         """Stand on a fetcher that fills the same pool."""
         super().__init__(source)
+        if not isinstance(pool, ChunkPool):
+            msg = f"pool is {pool!r} of type {type(pool).__name__}: give a ChunkPool"
+            raise PlanError(msg)
         self.pool = pool
         fetchers = [node for node in walk(source) if isinstance(node, AsyncChunkFetcher)]
         if len(fetchers) != 1 or fetchers[0].pool is not pool:
@@ -113,11 +116,12 @@ class ChunkPoolNode(SourcedNode[ResidentSegment]):
 
     def _check_missing(self, fetched: FetchedSegment) -> None:
         # A wrong path reads like a store whose every chunk is missing; without this check the first
-        # epoch would be all fill values.
+        # epoch would be all fill values. Chunks that another pass has filled are looked at too.
         admitted = {key.source for key in fetched.segment.admit}
         for number in admitted - self._known:
-            self._fetcher.check_missing(self.planner.arrays[number])  # type: ignore[call-overload]
-        self._known |= admitted
+            if not self.pool.is_found(fetched.sources[number]):  # type: ignore[call-overload]
+                self._fetcher.check_missing(self.planner.arrays[number])  # type: ignore[call-overload]
+            self._known |= {number}
 
     def interrupt(self) -> None:
         """Wake a `next` that waits for chunks."""

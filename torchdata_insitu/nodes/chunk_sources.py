@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 from collections.abc import Mapping
 
 from torchdata_insitu.errors import PlanError
@@ -10,6 +11,34 @@ from torchdata_insitu.fetch.store_like import Store
 from torchdata_insitu.fetch.stores import store_id
 from torchdata_insitu.geometry.array_geometry import ArrayGeometry
 from torchdata_insitu.pool.chunk_source import ChunkSource, SlotShape
+from torchdata_insitu.redaction import without_secrets_in
+
+
+def check_stores(given: object) -> None:
+    """Refuse what is neither a Zarr store nor a mapping of labels to them.
+
+    Raises:
+        PlanError: something else; a path or URL is shown without credentials.
+    """
+    stores = given.items() if isinstance(given, Mapping) else [(None, given)]
+    for label, store in stores:
+        if isinstance(store, Store):
+            continue
+        what = "store" if label is None else f"store {label!r}"
+        kind = type(store).__name__
+        if not isinstance(store, str | os.PathLike):
+            shown = (
+                f"of type {kind}"
+                if type(store).__module__.startswith("obstore")
+                else (f"{store!r} of type {kind}")
+            )
+            raise PlanError(f"{what} is {shown}: give a Zarr store, such as open_store returns")
+        text = without_secrets_in(str(store))
+        msg = (
+            f"{what} is {text!r} of type {kind}, and a node takes a Zarr store: give "
+            f"open_store({text!r})"
+        )
+        raise PlanError(msg)
 
 
 def store_of(store: Store | Mapping[str, Store], array: ArrayGeometry) -> Store:
@@ -49,13 +78,14 @@ def chunk_source(array: ArrayGeometry, store: Store, on_missing: str) -> ChunkSo
     return ChunkSource(store_id(store), array.path, digest)
 
 
-def slot_shape(array: ArrayGeometry) -> SlotShape:
-    """The memory of one chunk of an array."""
+def slot_shape(array: ArrayGeometry, name: str) -> SlotShape:
+    """The memory of one chunk of an array, which messages call by `name`."""
     return SlotShape(
-        name=array.name,
+        name=name,
         rows=array.rows_per_chunk,
         field_shape=array.field_shape,
         dtype=array.dtype.str,
         item_bytes=array.dtype.itemsize,
         n_chunks=array.n_chunks,
+        n_stored=array.stored_per_chunk,
     )

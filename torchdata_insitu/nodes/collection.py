@@ -69,11 +69,17 @@ def _end(pid: int, end: Callable[..., None], args: tuple[Any, ...]) -> None:
         return
     if threading.get_ident() in _COLLECTING:
         # Started by yet another thread, because a `threading.Thread` takes locks to start.
-        thread = threading.Thread(target=end, args=args, name="tdi-end", daemon=True)
+        thread = threading.Thread(target=end, args=args, name="insitu-end", daemon=True)
         with contextlib.suppress(RuntimeError):
-            _thread.start_new_thread(thread.start, ())
+            _thread.start_new_thread(_start, (thread,))
     else:
         end(*args)
+
+
+def _start(thread: threading.Thread) -> None:
+    # At the exit of the interpreter there may be no further thread, and nothing is left to end.
+    with contextlib.suppress(RuntimeError):
+        thread.start()
 
 
 def _end_all() -> None:

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from torchdata.nodes import BaseNode
 
 from torchdata_insitu.nodes.graph import find_planner
-from torchdata_insitu.nodes.ordered_node import OrderedNode, check_process
+from torchdata_insitu.nodes.ordered_node import OrderedNode
 from torchdata_insitu.planning.cursor import Cursor
 
 if TYPE_CHECKING:
     from torchdata_insitu.nodes.chunk_planner import ChunkPlanner
 
-__all__ = ["CursorNode", "SourcedNode", "check_process"]
+__all__ = ["CursorNode", "SourcedNode"]
 
 T = TypeVar("T")
 

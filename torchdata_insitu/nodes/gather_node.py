@@ -53,7 +53,7 @@ class GatherNode(SourcedNode["Batch"]):
         None of its own.
 
     Raises:
-        PlanError: a view has the name of `sample_index` or `valid`, or both have one name; a
+        PlanError: `sample_index` is no name; a view has its name or is called `valid`; a
             transform that cannot be called with a batch, or with a batch and `rng`; at a batch, a
             transform that did not return a dictionary.
 
@@ -90,7 +90,7 @@ class GatherNode(SourcedNode["Batch"]):
         """Stand on a node of resident segments."""
         super().__init__(source)
         self._transforms = BatchTransforms(batch_transforms)
-        if sample_index is not None and not isinstance(sample_index, str):
+        if sample_index == "" or not isinstance(sample_index, str | None):
             msg = (
                 f"sample_index is {sample_index!r} of type {type(sample_index).__name__}: give the "
                 "name under which the anchors come, or None"

@@ -194,7 +194,7 @@ class MixOrder:
         for (name, planner), source, count in zip(
             self.planners.items(), cursor.cursors, counts, strict=True
         ):
-            total = dict.fromkeys((array.name for array in planner.arrays), 0)
+            total = dict.fromkeys(planner.space.array_names, 0)
             for start, after, n in self._passes(planner, source, count):
                 n_batches = None if planner.is_at_end(after) else n
                 for array, n_chunks in planner.reads_from(start, n_batches).items():

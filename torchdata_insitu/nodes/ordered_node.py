@@ -10,22 +10,9 @@ from torchdata.nodes import BaseNode
 
 from torchdata_insitu.errors import ClosedError
 from torchdata_insitu.nodes.order import AnyCursor, Order
+from torchdata_insitu.process_check import check_process
 
-__all__ = ["OrderedNode", "check_process"]
-
-
-def check_process(owner: object, pid: int) -> None:
-    """Refuse to go on in a forked child: threads and native runtimes did not come along.
-
-    Raises:
-        ClosedError: this process is not the one that made `owner`.
-    """
-    if os.getpid() != pid:
-        msg = (
-            f"{type(owner).__name__} was made in process {pid} and used in its forked child "
-            f"{os.getpid()}: start workers with the 'spawn' method, or make the loader in the child"
-        )
-        raise ClosedError(msg)
+__all__ = ["OrderedNode"]
 
 
 class OrderedNode[T, C: AnyCursor](BaseNode[T]):

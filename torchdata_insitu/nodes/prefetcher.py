@@ -13,10 +13,11 @@ from torchdata.nodes import BaseNode
 
 from torchdata_insitu.errors import ClosedError, StateError
 from torchdata_insitu.nodes.collection import is_exiting, when_collected
-from torchdata_insitu.nodes.cursor_node import CursorNode, check_process
 from torchdata_insitu.nodes.graph import walk
+from torchdata_insitu.nodes.ordered_node import OrderedNode
 from torchdata_insitu.planning.cursor import Cursor
 from torchdata_insitu.planning.whole_number import whole_number
+from torchdata_insitu.process_check import check_process
 
 __all__ = ["Prefetcher"]
 
@@ -98,7 +99,8 @@ class _Channel:
                 del item
         except BaseException as error:  # noqa: BLE001 - handed to the consumer as it is
             with self.lock:
-                self.end = error
+                # A traceback holds this frame, and with it every node. An end needs none.
+                self.end = StopIteration() if isinstance(error, StopIteration) else error
                 self.changed.notify_all()
         finally:
             with self.lock:
@@ -131,7 +133,7 @@ class _Channel:
             is_inside = self.is_inside
         if is_inside:
             for node in walk(self.source):
-                if isinstance(node, CursorNode | Prefetcher):
+                if isinstance(node, OrderedNode | Prefetcher):
                     node.interrupt()
         with self.lock:
             while self.is_inside and not is_exiting():
@@ -243,16 +245,21 @@ class Prefetcher(BaseNode[T]):
                 channel.changed.notify_all()
                 self._handed_out = True
                 return item  # type: ignore[no-any-return]
-        if channel.end is None:
+            end = channel.end
+        if end is None:
             self._error = ClosedError("the wait for a batch was interrupted: reset the node")
             raise self._error
         # The thread is over. What would stop it goes too, since an error that is raised here holds
         # this node through its traceback, and is held by the nodes that the thread knows.
-        self._end_thread()
-        if isinstance(channel.end, StopIteration):
+        if isinstance(end, StopIteration):
             self._is_over = True
+            self._end_thread()
             raise StopIteration
-        self._error = channel.end
+        self._error = end
+        self._end_thread()
+        # The traceback of an error holds the channel and this frame, which must not hold the error.
+        channel.end = None
+        del end
         raise self._error
 
     def get_state(self) -> dict[str, Any]:
@@ -267,7 +274,7 @@ class Prefetcher(BaseNode[T]):
 
     def _start_thread(self) -> _Channel:
         channel = _Channel(self.source, self.prefetch_factor)
-        channel.thread = threading.Thread(target=channel.run, name="tdi-prefetch", daemon=True)
+        channel.thread = threading.Thread(target=channel.run, name="insitu-prefetch", daemon=True)
         self._channel = channel
         # The thread must not keep this node alive, for its collection is what stops the thread.
         self._finalizer = when_collected(self, channel.stop)

@@ -73,25 +73,18 @@ class Arena:
     Attributes:
         shape: the memory one slot takes.
         region: where the rows live.
-        n_lost: slots of chunks that were forgotten while somebody may still write them.
     """
 
     def __init__(self, region: ArenaRegion, first_row: int, shape: SlotShape, n_slots: int) -> None:
         """Lay `n_slots` slots from `first_row` on."""
         self.region = region
         self.shape = shape
-        self.n_lost = 0
         self._first_row = first_row
         self._n_slots = n_slots
         # Slots from here on are fresh: nothing is listed for them, however many there are.
         self._n_begun = 0
         self._returned: set[int] = set()
         self._idle: list[int] = []
-
-    @property
-    def is_worn(self) -> bool:
-        """Whether so many slots are lost that the spare ones run out."""
-        return self.n_lost > self._n_slots // (2 * _SPARE)
 
     @property
     def has_idle(self) -> bool:

@@ -8,21 +8,14 @@ least recently used first; asked for again before that, it costs no read.
 
 The lock is a leaf: under it there is no I/O, no user code and no wait. What has to be loaded or
 woken is collected under the lock and acted upon after it.
-
-Why nothing deadlocks: a consumer releases the chunks of closing blocks before it waits for the next
-ones, so while a block is not admitted, every lease of its pass belongs to blocks that are open,
-which fit the floor; and a pass takes more than its floor only from what no other floor needs. Kept
-chunks stand in nobody's way, for they can be evicted at any moment. What a pass read ahead into the
-floor of one that starts later is taken back from it then, since nobody relies on a lease before its
-segment is claimed.
 """
 
 from __future__ import annotations
 
-import contextlib
 import os
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TypeVar
 
 from torchdata_insitu.errors import ClosedError
 from torchdata_insitu.geometry.chunk_key import ChunkKey
@@ -31,15 +24,17 @@ from torchdata_insitu.pool.arena import ArenaRegion
 from torchdata_insitu.pool.chunk_source import ChunkSource, SlotShape
 from torchdata_insitu.pool.debug_mode import is_debugging
 from torchdata_insitu.pool.invariants import check_invariants, check_landing, check_readable
+from torchdata_insitu.pool.live_passes import LivePasses
 from torchdata_insitu.pool.memory_budget import PoolBudget, text_of_bytes
-from torchdata_insitu.pool.mend import mend_counts
 from torchdata_insitu.pool.pool_pass import PoolPass, SlotFill, budget_error
 from torchdata_insitu.pool.pool_work import PoolWork
 from torchdata_insitu.pool.residency import Residency
 from torchdata_insitu.pool.resident import Resident
-from torchdata_insitu.pool.take_back import take_back
+from torchdata_insitu.process_check import check_process
 
 __all__ = ["ChunkPool"]
+
+T = TypeVar("T")
 
 
 class ChunkPool:
@@ -52,11 +47,8 @@ class ChunkPool:
 
     Args:
         budget_bytes: bytes that slots may take; `"50%"` for a share of the memory free now;
-            `"auto"` for two blocks of every pass, at most half of the memory free now. Batches
-            are outside the budget.
-
-    Attributes:
-        n_hits: how often a chunk that was asked for was resident or on its way.
+            `"auto"` for two blocks of the most passes that were live at once, at most half of the
+            memory free now. Batches are outside the budget.
 
     Raises:
         BudgetError: `budget_bytes` is none of these.
@@ -79,20 +71,24 @@ class ChunkPool:
         self._lock = threading.Lock()
         self._is_checked = is_debugging()
         self._residency = Residency(overwrites=self._is_checked)
-        self._passes: list[PoolPass] = []
+        self._live = LivePasses(self._budget, self._residency)
         self._is_torn = False
-        self.n_hits = 0
 
     def __repr__(self) -> str:
         """What was asked for and what is in use."""
         return (
             f"ChunkPool({self._budget.asked!r}: {text_of_bytes(self.charged_bytes)} charged, "
-            f"{self.n_resident} chunks resident, {len(self._passes)} live passes)"
+            f"{self.n_resident} chunks resident, {self.n_passes} live passes)"
         )
 
     def __reduce__(self) -> tuple[type[ChunkPool], tuple[int | str]]:
         """A pickled or copied pool is an empty one with the same budget."""
         return ChunkPool, (self._budget.asked,)
+
+    @property
+    def budget(self) -> PoolBudget:
+        """What the pool may charge, and how that came about."""
+        return self._budget
 
     @property
     def budget_bytes(self) -> int:
@@ -122,7 +118,12 @@ class ChunkPool:
     @property
     def n_passes(self) -> int:
         """Passes that are live."""
-        return len(self._passes)
+        return len(self._live.passes)
+
+    @property
+    def n_hits(self) -> int:
+        """How often a chunk that was asked for was resident or on its way."""
+        return self._live.n_hits
 
     def open_pass(
         self,
@@ -149,87 +150,59 @@ class ChunkPool:
             BudgetError: the floors of all live passes do not fit the budget.
             ClosedError: in a forked child.
         """
+        check_process(self, self._pid)
         terms = [(shape.name, floor[s], shape.slot_bytes) for s, shape in slots.items()]
-        new = PoolPass(self, name, sum(n * size for _, n, size in terms), load)
-        if os.getpid() != self._pid:
-            msg = (
-                f"the pool was made in process {self._pid} and used in its forked child "
-                f"{os.getpid()}: start workers with the 'spawn' method, or make a pool in the child"
-            )
-            raise ClosedError(msg)
-        reserved = self._residency.reserve(slots, self._budget.limit_bytes)
+        new = PoolPass(self, name, terms, load)
+        new.sources = tuple(slots)
+        arenas = self._residency.reserve(slots, self._budget.limit_bytes)
         try:
-            with self._working():
-                self._mend()
-                others = list(self._passes)
-                floors = new.floor_bytes + sum(p.floor_bytes for p in others)
-                budget = self._budget.grown_for(floors)
-                left = budget - sum(p.floor_bytes for p in others)
-                if new.floor_bytes <= left:
-                    self._budget.n_bytes = budget
-                    self._residency.add(reserved)
-                    self._passes.append(new)
-                    take_back(self._passes, budget, self._unadmit)
-                    return new
+            others, (_, left) = self._do(
+                lambda _: (list(self._live.passes), self._live.start(new, arenas))
+            )
         except BaseException:
             # Nobody else knows the pass yet.
             self.close_pass(new)
             raise
-        fitting = fitting_block(left)
-        lower = f"lower block_chunks from {block_chunks} to {fitting}" if fitting else "read less"
-        raise budget_error(new, terms, others, budget, lower)
+        if new.floor_bytes <= left:
+            return new
+        raise budget_error(new, others, self._budget, block_chunks, fitting_block(left))
+
+    def _do(self, step: Callable[[PoolWork], T]) -> T:
+        """Take a step under the lock, and do afterwards what came up.
+
+        The lock itself is what is held: an interrupt inside the methods of a context manager in
+        Python would leave it taken for ever.
+        """
+        work = PoolWork()
+        try:
+            with self._lock:
+                try:
+                    if self._is_torn:
+                        self._live.mend()
+                        self._is_torn = False
+                    result = step(work)
+                    if self._is_checked:
+                        check_invariants(self._live.passes, self._residency, self._budget.n_bytes)
+                except BaseException:
+                    self._is_torn = True
+                    raise
+        finally:
+            try:
+                work.run(self._disown)
+            except BaseException:
+                # Nobody else would do what an interrupt left undone.
+                work.run(self._disown)
+                raise
+        return result
+
+    def _disown(self, fills: Sequence[Resident], error: BaseException) -> None:
+        self._do(lambda work: self._live.disown(work, fills, error))
 
     def request(self, pool_pass: PoolPass, keys: Sequence[ChunkKey]) -> Admission:
         """Queue chunks for a pass and start what there is room for."""
         admission = Admission(len(keys))
-        with self._working() as work:
-            if pool_pass.closed:
-                admission.interrupt()
-                return admission
-            pool_pass.queue.extend((key, admission) for key in keys)
-            pool_pass.ahead.append(admission)
-            self._pump(work)
+        self._do(lambda work: self._live.ask(work, pool_pass, keys, admission))
         return admission
-
-    @contextlib.contextmanager
-    def _working(self) -> Iterator[PoolWork]:
-        """Hold the lock, and do afterwards what came up: also if an interrupt comes in between."""
-        work = PoolWork()
-        try:
-            with self._lock:
-                yield work
-                if self._is_checked:
-                    check_invariants(self._passes, self._residency, self._budget.n_bytes)
-        except BaseException:
-            self._is_torn = True
-            raise
-        finally:
-            work.run(self._disown)
-
-    def _disown(self, fills: Sequence[Resident]) -> None:
-        """Forget chunks that may or may not be loaded: nobody can be left waiting for them.
-
-        Their slots are not used again before somebody answers for them, which may be never; so they
-        are not charged until then.
-        """
-        error = ClosedError("reading a chunk was interrupted before it began: reset and ask again")
-        with self._working() as work:
-            for resident in fills:
-                if not resident.is_ready and self._residency.find(resident.key) is resident:
-                    self._residency.forget(resident)
-                    work.woken += resident.fail(error)
-            self._pump(work)
-
-    def forget_loads(self, pool_pass: PoolPass) -> None:
-        """Forget what the readers of a closed pass have not answered for after they were cancelled.
-
-        These are loads that a thread is just writing, and any that an interrupt lost.
-        """
-        with self._working() as work:
-            for resident in list(self._residency):
-                if resident.loader is pool_pass and not (resident.is_ready or resident.leases):
-                    self._residency.forget(resident)
-            self._pump(work)
 
     def claim(self, pool_pass: PoolPass, admission: Admission) -> None:
         """Take nothing back any more of what `admission` leases."""
@@ -238,51 +211,36 @@ class ChunkPool:
             while pool_pass.ahead and pool_pass.ahead[0].is_claimed:
                 pool_pass.ahead.popleft()
 
-    def _unadmit(self, pool_pass: PoolPass, admission: Admission) -> None:
-        key = admission.leased.pop()
-        resident = self._residency[key]
-        if (pool_pass, admission) in resident.waiters:
-            resident.waiters.remove((pool_pass, admission))
-        else:
-            admission.n_left += 1
-        pool_pass.queue.appendleft((key, admission))
-        self._drop_lease(pool_pass, key)
-
     def release(self, pool_pass: PoolPass, keys: Iterable[ChunkKey]) -> None:
         """Give back one lease of each chunk; what nobody leases is kept until room is needed."""
-        with self._working() as work:
-            self._residency.note_release()
-            for key in keys:
-                if key in pool_pass.leases:
-                    self._drop_lease(pool_pass, key)
-            self._pump(work)
+        self._do(lambda work: self._live.release(work, pool_pass, keys))
 
     def close_pass(self, pool_pass: PoolPass) -> None:
         """End a pass: its queue, leases and floor go; loads under way end by themselves.
 
         May be called again, and goes on where an interrupt left it.
         """
-        with self._working() as work:
-            self._mend()
-            pool_pass.closed = True
-            if pool_pass not in self._passes:
-                pool_pass.leases.clear()
-                return
-            self._passes.remove(pool_pass)
-            waiting = pool_pass.take_queue()
-            self._residency.note_release()
-            for key in list(pool_pass.leases):
-                waiting |= self._residency[key].unwait(pool_pass)
-                while key in pool_pass.leases:
-                    self._drop_lease(pool_pass, key)
-            self._pump(work)
-        for admission in waiting:
-            admission.interrupt()
+        self._do(lambda work: self._live.end(work, pool_pass))
 
-    def _mend(self) -> None:
-        if self._is_torn:
-            mend_counts(self._passes, self._residency)
-            self._is_torn = False
+    def forget_loads(self, pool_pass: PoolPass, *, shared: bool) -> None:
+        """Forget what the readers of a closed pass have not answered for after they were cancelled.
+
+        These are loads that a thread is just writing, and any that an interrupt lost.
+
+        Args:
+            pool_pass: the pass.
+            shared: also those that another pass waits for, which then reads them itself.
+        """
+        self._do(lambda work: self._live.forget_loads(work, pool_pass, shared=shared))
+
+    def landed(
+        self, resident: Resident, error: BaseException | None, *, is_cancelled: bool
+    ) -> None:
+        """The last writer of a slot has left it; called once for each fill, from any thread."""
+        if self._is_checked:
+            with self._lock:
+                check_landing(resident, self._residency)
+        self._do(lambda work: self._live.land(work, resident, error, is_cancelled=is_cancelled))
 
     def first_rows(self, pool_pass: PoolPass, keys: Sequence[ChunkKey]) -> list[int]:
         """Row of its region at which each chunk starts; `ClosedError` if the pass has ended."""
@@ -315,85 +273,17 @@ class ChunkPool:
             >>> pool.n_resident
             0
         """
-        with self._working():
-            self._mend()
-            self._residency.clear()
+        self._do(lambda _: self._residency.clear())
 
     def return_memory(self) -> None:
         """`clear`, and give the memory of slots without a chunk back to the system."""
-        with self._working():
-            self._mend()
-            self._residency.clear()
-            self._residency.return_memory()
+        self._do(lambda _: self._residency.return_memory(self._live.passes))
 
-    def _pump(self, work: PoolWork) -> None:
-        for pool_pass in self._passes:
-            queue = pool_pass.queue
-            while queue:
-                key, admission = queue[0]
-                if not self._admit(pool_pass, key, admission, work):
-                    break
-                queue.popleft()
-
-    def _admit(
-        self, pool_pass: PoolPass, key: ChunkKey, admission: Admission, work: PoolWork
-    ) -> bool:
-        residency = self._residency
-        size = residency.arena(key.source).shape.slot_bytes  # type: ignore[arg-type]
-        if key not in pool_pass.leases:
-            others = sum(p.reserved_bytes for p in self._passes if p is not pool_pass)
-            mine = max(pool_pass.held_bytes + size, pool_pass.floor_bytes)
-            if mine + others > self._budget.n_bytes:
-                return False
-        resident = residency.find(key)
-        if resident is None:
-            resident = residency.place(key, self._budget.n_bytes, self, pool_pass)
-            if resident is None:
-                return False
-            work.fills.setdefault(pool_pass, []).append(resident)
-        else:
-            self.n_hits += 1
-        if key not in pool_pass.leases:
-            pool_pass.held_bytes += size
-        pool_pass.leases[key] = pool_pass.leases.get(key, 0) + 1
-        admission.leased.append(key)
-        residency.lease(resident)
-        if not resident.is_ready:
-            resident.waiters.append((pool_pass, admission))
-        elif admission.count_down():
-            work.woken.append(admission)
-        return True
-
-    def _drop_lease(self, pool_pass: PoolPass, key: ChunkKey) -> None:
-        resident = self._residency[key]
-        pool_pass.leases[key] -= 1
-        if pool_pass.leases[key] == 0:
-            del pool_pass.leases[key]
-            pool_pass.held_bytes -= resident.arena.shape.slot_bytes
-        self._residency.unlease(resident)
-
-    def landed(
-        self, resident: Resident, error: BaseException | None, *, is_cancelled: bool
-    ) -> None:
-        """The last writer of a slot has left it; called once for each fill, from any thread.
-
-        Thread A (a decode thread) comes here while thread B (a consumer) closes its pass: whoever
-        gets the lock second finds the lease gone or the chunk ready, and keeps the chunk.
-        """
-        with self._working() as work:
-            if self._is_checked:
-                check_landing(resident, self._residency)
-            if self._residency.recover(resident):
-                pass
-            elif is_cancelled and resident.waiters:
-                # Another pass waits for a chunk whose reader was stopped: its own loader reads it.
-                resident.loader = resident.waiters[0][0]
-                work.fills[resident.loader] = [resident]
-            elif error is None and not is_cancelled:
-                waiters, resident.waiters = resident.waiters, []
-                work.woken = [admission for _, admission in waiters if admission.count_down()]
-                self._residency.landed(resident)
-            else:
-                work.woken += resident.fail(error)
-                self._residency.drop(resident)
-            self._pump(work)
+    def is_found(self, source: ChunkSource) -> bool:
+        """Whether a stored chunk was there, of all that are resident of a source."""
+        with self._lock:
+            return any(
+                resident.is_ready and resident.n_missing < resident.arena.shape.n_stored
+                for resident in self._residency
+                if resident.key.source == source
+            )

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 __all__ = ["ChunkSource", "SlotShape"]
 
 
-@dataclass(frozen=True, slots=True)
-class ChunkSource:
+class ChunkSource(NamedTuple):
     """Where the rows of a chunk come from and what was done to them.
 
     Two chains share a resident chunk only when their sources are equal in every field, so whatever
-    changes a decoded value has to be part of one.
+    changes a decoded value has to be part of one. A tuple, whose hash is not Python: an interrupt
+    cannot come into the middle of a dictionary's work.
 
     Attributes:
         store_id: the `dataset_id` given to `open_store`, else a token of the store object.
@@ -41,6 +42,7 @@ class SlotShape:
         dtype: NumPy's string of the native data type, `"<f4"`.
         item_bytes: bytes of one value.
         n_chunks: chunks the source has; no arena needs more slots.
+        n_stored: stored chunks that make up one chunk.
     """
 
     name: str
@@ -49,6 +51,7 @@ class SlotShape:
     dtype: str
     item_bytes: int
     n_chunks: int
+    n_stored: int = 1
 
     @property
     def row_bytes(self) -> int:

@@ -56,15 +56,17 @@ def _check_resident(passes: Collection[PoolPass], resident: Resident, n_leases: 
 
 
 def _check_slots(residency: Residency, budget_bytes: int) -> None:
-    holders = [*residency, *residency.disowned]
+    holders = [*residency, *residency.lost]
     for arena in residency.arenas:
         taken = [resident.slot for resident in holders if resident.arena is arena]
         holds("P3: a slot has one chunk", len(set(taken)) == len(taken), taken)
         n_in_use = arena.n_charged - arena.n_idle
         holds("a slot with memory has a chunk or is idle", n_in_use == len(taken), n_in_use, taken)
-        n_lost = sum(resident.arena is arena for resident in residency.disowned)
-        holds("lost slots are those of forgotten chunks", n_lost == arena.n_lost, n_lost)
-    charged = sum((a.n_charged - a.n_lost) * a.shape.slot_bytes for a in residency.arenas)
+    charged = sum(
+        (arena.n_charged - sum(lost.arena is arena for lost in residency.lost))
+        * arena.shape.slot_bytes
+        for arena in residency.arenas
+    )
     holds("charged bytes are those of slots", charged == residency.charged_bytes, charged)
     holds("charged bytes fit the budget", charged <= budget_bytes, charged, budget_bytes)
 
@@ -76,7 +78,9 @@ def check_landing(resident: Resident, residency: Residency) -> None:
         AssertionError: it was answered for before, or the chunk has another slot by now.
     """
     holds("P2: a chunk is READY once per fill", not resident.is_ready, resident.key)
-    is_known = residency.find(resident.key) is resident or resident in residency.disowned
+    is_known = residency.find(resident.key) is resident or any(
+        lost.chunk() is resident for lost in residency.lost
+    )
     holds("P3: the slot still belongs to the fill", is_known, resident.key)
 
 

@@ -85,6 +85,16 @@ class PoolBudget:
         # Two blocks for each, so that the next one is read while one is drawn from.
         return max(self.n_bytes, min(2 * floor_bytes, self.limit_bytes))
 
+    def text(self, n_bytes: int, *, is_exact: bool = False) -> str:
+        """So many bytes of this budget for messages, with what made it that many."""
+        size = f"{n_bytes} B" if is_exact else text_of_bytes(n_bytes)
+        if not isinstance(self.asked, str):
+            return size
+        if self._is_auto and n_bytes < self.limit_bytes:
+            return f"{size} ({self.asked!r}: two blocks of each pass)"
+        share = "'auto': half" if self._is_auto else self.asked
+        return f"{size} ({share} of the memory free when the pool was made)"
+
 
 def _fixed_bytes(budget_bytes: int | str) -> int | None:
     advice = "give bytes, a share such as '50%', or 'auto'"

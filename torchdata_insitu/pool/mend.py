@@ -19,8 +19,9 @@ def mend_counts(passes: Collection[PoolPass], residency: Residency) -> None:
         residency: the chunks that have a slot.
     """
     for pool_pass in passes:
-        for key in [key for key in pool_pass.leases if residency.find(key) is None]:
-            del pool_pass.leases[key]
+        for key, n_leases in list(pool_pass.leases.items()):
+            if n_leases <= 0 or residency.find(key) is None:
+                del pool_pass.leases[key]
         pool_pass.held_bytes = sum(
             residency[key].arena.shape.slot_bytes for key in pool_pass.leases
         )

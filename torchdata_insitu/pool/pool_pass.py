@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
@@ -11,7 +11,8 @@ import numpy as np
 from torchdata_insitu.errors import BudgetError
 from torchdata_insitu.geometry.chunk_key import ChunkKey
 from torchdata_insitu.pool.admission import Admission
-from torchdata_insitu.pool.memory_budget import text_of_bytes
+from torchdata_insitu.pool.chunk_source import ChunkSource
+from torchdata_insitu.pool.memory_budget import PoolBudget, text_of_bytes
 
 if TYPE_CHECKING:
     from torchdata_insitu.pool.chunk_pool import ChunkPool
@@ -30,8 +31,13 @@ class SlotFill(Protocol):
     key: ChunkKey
     out: np.ndarray
 
-    def finish(self, error: BaseException | None) -> None:
-        """The last writer left `out`: with all rows in it, or with the error that kept them."""
+    def finish(self, error: BaseException | None, n_missing: int = 0) -> None:
+        """The last writer left `out`: with all rows in it, or with the error that kept them.
+
+        Args:
+            error: what kept them.
+            n_missing: stored chunks that were not there and were filled.
+        """
 
     def abandon(self) -> None:
         """The last writer left `out` and the load was cancelled: read again if waited for."""
@@ -44,32 +50,37 @@ class PoolPass:
     a lease of the new one.
 
     Attributes:
+        pool: whose pass it is.
         name: what messages call it.
+        terms: array, chunks and bytes of a chunk, of its floor.
         floor_bytes: what one block in every open lane needs; kept free for this pass.
         held_bytes: bytes of the chunks it leases.
         queue: chunks not admitted yet, in draw order.
         ahead: what was asked for and not claimed yet, in draw order.
         leases: how often each chunk is leased.
         closed: whether the pass has ended.
+        sources: what it reads.
     """
 
     def __init__(
         self,
         pool: ChunkPool,
         name: str,
-        floor_bytes: int,
+        terms: Sequence[tuple[str, int, int]],
         load: Callable[[Sequence[SlotFill]], None],
     ) -> None:
         """Made by `ChunkPool.open_pass` only."""
-        self._pool = pool
+        self.pool = pool
         self.name = name
-        self.floor_bytes = floor_bytes
+        self.terms = terms
+        self.floor_bytes = sum(n_chunks * size for _, n_chunks, size in terms)
         self.load = load
         self.held_bytes = 0
         self.queue: deque[tuple[ChunkKey, Admission]] = deque()
         self.ahead: deque[Admission] = deque()
         self.leases: dict[ChunkKey, int] = {}
         self.closed = False
+        self.sources: Collection[ChunkSource] = ()
 
     @property
     def reserved_bytes(self) -> int:
@@ -83,19 +94,19 @@ class PoolPass:
 
     def request(self, keys: Sequence[ChunkKey]) -> Admission:
         """Queue chunks behind those asked for before, and start what there is room for."""
-        return self._pool.request(self, keys)
+        return self.pool.request(self, keys)
 
     def claim(self, admission: Admission) -> None:
         """Rely on what was asked for: until then it is read-ahead, which a new pass may claim."""
-        self._pool.claim(self, admission)
+        self.pool.claim(self, admission)
 
     def release(self, keys: Iterable[ChunkKey]) -> None:
         """Give back one lease of each chunk."""
-        self._pool.release(self, keys)
+        self.pool.release(self, keys)
 
     def first_rows(self, keys: Sequence[ChunkKey]) -> list[int]:
         """Row of its region at which each leased chunk starts."""
-        return self._pool.first_rows(self, keys)
+        return self.pool.first_rows(self, keys)
 
     def take_queue(self) -> set[Admission]:
         """Forget what was asked for; called under the pool's lock.
@@ -110,37 +121,57 @@ class PoolPass:
 
     def close(self) -> None:
         """Drop the queue, every lease and the floor; idempotent."""
-        self._pool.close_pass(self)
+        self.pool.close_pass(self)
 
-    def forget_loads(self) -> None:
-        """After `close`, and once its readers were cancelled: wait for none of them any more."""
-        self._pool.forget_loads(self)
+    def forget_loads(self, *, shared: bool = False) -> None:
+        """After `close`, and once its readers were cancelled: wait for none of them any more.
+
+        Args:
+            shared: let other passes that wait for one of these loads read the chunk themselves.
+        """
+        self.pool.forget_loads(self, shared=shared)
 
 
 def budget_error(
-    new: PoolPass,
-    terms: Sequence[tuple[str, int, int]],
-    others: Sequence[PoolPass],
-    budget_bytes: int,
-    advice: str,
+    new: PoolPass, others: Sequence[PoolPass], budget: PoolBudget, block_chunks: int, fitting: int
 ) -> BudgetError:
     """The floors of the live passes and of a new one are more than the budget.
 
     Args:
         new: the pass that does not fit.
-        terms: array, chunks and bytes of a chunk, of its floor.
         others: the live passes.
-        budget_bytes: what there is.
-        advice: what to do other than raising the budget.
+        budget: what there is.
+        block_chunks: units in a block of the new pass.
+        fitting: the most of them that would fit; 0 if none does.
     """
-    needed = new.floor_bytes + sum(other.floor_bytes for other in others)
-    parts = " + ".join(f"{array} {count} x {text_of_bytes(size)}" for array, count, size in terms)
-    floors = [
-        f"{new.name!r} {text_of_bytes(new.floor_bytes)} ({parts})",
-        *(f"{other.name!r} {text_of_bytes(other.floor_bytes)}" for other in others),
-    ]
+    passes = [*others, new]
+    needed = sum(pool_pass.floor_bytes for pool_pass in passes)
+    n_bytes = budget.grown_for(needed)
+    # Rounded, two numbers that differ can look the same.
+    is_exact = text_of_bytes(needed) == text_of_bytes(n_bytes)
+    size = f"{needed} B" if is_exact else text_of_bytes(needed)
+    ways = [f"raise budget_bytes to {needed}"]
+    unfit = ""
+    if fitting:
+        ways.insert(0, f"lower block_chunks from {block_chunks} to {fitting}")
+    else:
+        unfit = "; not even one unit in each lane of the new one fits"
+    if others:
+        ways.insert(0, "close another loader")
     return BudgetError(
-        f"the floors of the live passes need {text_of_bytes(needed)} but budget_bytes is "
-        f"{text_of_bytes(budget_bytes)}: {'; '.join(floors)}; {advice} or raise budget_bytes to "
-        f"{needed}"
+        f"the floors of the live passes need {size} but budget_bytes is "
+        f"{budget.text(n_bytes, is_exact=is_exact)}: {'; '.join(_floor_texts(passes))}{unfit}; "
+        f"{' or '.join([', '.join(ways[:-1]), ways[-1]] if ways[:-1] else ways)}"
     )
+
+
+def _floor_texts(passes: Sequence[PoolPass]) -> Iterator[str]:
+    names = [pool_pass.name for pool_pass in passes]
+    for number, pool_pass in enumerate(passes, 1):
+        name = repr(pool_pass.name)
+        if names.count(pool_pass.name) > 1:
+            name += f" no. {names[:number].count(pool_pass.name)}"
+        parts = " + ".join(
+            f"{array} {n} x {text_of_bytes(size)}" for array, n, size in pool_pass.terms
+        )
+        yield f"{name} {text_of_bytes(pool_pass.floor_bytes)} ({parts})"

@@ -17,29 +17,35 @@ class PoolWork:
     Attributes:
         fills: chunks to load, by the pass whose loader is asked.
         woken: waiters that have something to look at.
+        interrupted: waiters whose pass has ended.
     """
 
     def __init__(self) -> None:
         """Start with nothing to do."""
         self.fills: dict[PoolPass, list[Resident]] = {}
         self.woken: list[Admission] = []
+        self.interrupted: list[Admission] = []
 
-    def run(self, disown: Callable[[Sequence[Resident]], None]) -> None:
-        """Wake and load.
+    def run(self, disown: Callable[[Sequence[Resident], BaseException], None]) -> None:
+        """Wake and load; may be called again after an interrupt, and does what is left.
 
         Args:
-            disown: called with chunks of which an interrupt leaves unknown whether their load was
-                accepted.
+            disown: called with chunks of which an error leaves unknown whether their load was
+                accepted, and with the error.
         """
-        for admission in self.woken:
-            admission.wake()
+        while self.woken:
+            self.woken[-1].wake()
+            self.woken.pop()
+        while self.interrupted:
+            self.interrupted[-1].interrupt()
+            self.interrupted.pop()
         while self.fills:
             pool_pass, fills = next(iter(self.fills.items()))
             try:
                 pool_pass.load(fills)
-            except BaseException:
+            except BaseException as error:
                 del self.fills[pool_pass]
-                disown(fills)
+                disown(fills, error)
                 for fill in [fill for others in self.fills.values() for fill in others]:
                     fill.abandon()
                 raise

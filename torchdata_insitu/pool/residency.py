@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import weakref
 from collections import OrderedDict
-from collections.abc import Collection, Iterator, Mapping
-from typing import TYPE_CHECKING
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from typing import NamedTuple
 
 from torchdata_insitu.geometry.chunk_key import ChunkKey
 from torchdata_insitu.pool.arena import Arena
@@ -14,9 +15,6 @@ from torchdata_insitu.pool.pool_pass import PoolPass
 from torchdata_insitu.pool.resident import Resident
 from torchdata_insitu.pool.slots import Slots
 
-if TYPE_CHECKING:
-    from torchdata_insitu.pool.chunk_pool import ChunkPool
-
 __all__ = ["Residency"]
 
 # A chunk of the arena that needs a slot goes in place of the least recently used one of all when
@@ -25,12 +23,24 @@ __all__ = ["Residency"]
 _NEARLY_AS_OLD = 4
 
 
+class LostSlot(NamedTuple):
+    """The slot of a chunk that was forgotten while somebody may still write its rows."""
+
+    chunk: weakref.ref[Resident]
+    """The chunk; once nobody holds it any more, nobody writes the slot."""
+    arena: Arena
+    """Where the slot is."""
+    slot: int
+    """Number of the slot."""
+
+
 class Residency:
     """The chunks that have a slot, and the least recently used of those that nobody leases.
 
     Every call but `reserve` is made under the pool's lock.
 
     Attributes:
+        n_kept: chunks that can be read and that nobody leases.
         n_evicted: chunks that left memory to make room.
     """
 
@@ -47,8 +57,8 @@ class Residency:
         # Readable chunks without a lease, the least recently used first.
         self._kept: dict[ChunkSource, OrderedDict[ChunkKey, Resident]] = {}
         self._kept_bytes = 0
-        # Chunks that were forgotten while their slots may still be written.
-        self._disowned: set[Resident] = set()
+        self.n_kept = 0
+        self._lost: list[LostSlot] = []
         self._n_releases = 0
         self.n_evicted = 0
 
@@ -69,11 +79,6 @@ class Residency:
         return self._residents.get(key)
 
     @property
-    def n_kept(self) -> int:
-        """Chunks that can be read and that nobody leases."""
-        return sum(len(kept) for kept in self._kept.values())
-
-    @property
     def kept_bytes(self) -> int:
         """Bytes of the chunks that can be read and that nobody leases."""
         return self._kept_bytes
@@ -89,9 +94,9 @@ class Residency:
         return self._slots.arenas
 
     @property
-    def disowned(self) -> Collection[Resident]:
-        """Chunks that were forgotten while their slots may still be written."""
-        return self._disowned
+    def lost(self) -> Collection[LostSlot]:
+        """Slots of chunks that were forgotten and may still be written."""
+        return self._lost
 
     def arena(self, source: ChunkSource) -> Arena:
         """The arena of a source."""
@@ -100,7 +105,7 @@ class Residency:
     def reserve(
         self, slots: Mapping[ChunkSource, SlotShape], limit_bytes: int
     ) -> dict[ChunkSource, Arena]:
-        """Reserve address space for sources that have no arena or a worn one, to `add` later.
+        """Reserve address space for the sources that have no arena, to `add` later.
 
         Raises:
             BudgetError: there is not so much address space.
@@ -108,34 +113,22 @@ class Residency:
         return self._slots.reserve(slots, limit_bytes)
 
     def add(self, arenas: Mapping[ChunkSource, Arena]) -> None:
-        """Take arenas in, but for sources that have a sound one by now, or one that is in use."""
-        for source, arena in arenas.items():
-            old = self._slots.arena(source)
-            if old is None:
-                self._slots.add(source, arena)
-            elif old.is_worn and not any(r.arena is old and self._is_in_use(r) for r in self):
-                self._let_go(source)
-                self._slots.add(source, arena)
+        """Take arenas in; those that came meanwhile stay."""
+        self._slots.add(arenas)
 
-    @staticmethod
-    def _is_in_use(resident: Resident) -> bool:
-        return bool(resident.leases) or not resident.is_ready
-
-    def place(
-        self, key: ChunkKey, budget_bytes: int, pool: ChunkPool, loader: PoolPass
-    ) -> Resident | None:
+    def place(self, key: ChunkKey, budget_bytes: int, loader: PoolPass) -> Resident | None:
         """Give a chunk a slot, in place of chunks that nobody leases if it has to be.
 
         Args:
             key: a chunk that has no slot.
             budget_bytes: the most that slots may be charged.
-            pool: who is told when the chunk has landed.
             loader: the pass whose loader is asked to fill it.
 
         Returns:
             None if no slot can be had; then nothing was evicted for it either.
         """
         source: ChunkSource = key.source  # type: ignore[assignment]
+        self._recover_dead()
         arena = self._slots[source]
         slots = self._slots
         slot = slots.take(arena, budget_bytes)
@@ -147,7 +140,7 @@ class Residency:
                 return None
             self._evict(victim)
             slot = slots.take(arena, budget_bytes)
-        resident = Resident(pool, key, arena, slot, loader)
+        resident = Resident(key, arena, slot, loader)
         self._residents[key] = resident
         return resident
 
@@ -195,13 +188,15 @@ class Residency:
 
     def landed(self, resident: Resident) -> None:
         """The rows of a chunk can be read."""
-        resident.is_ready = True
-        # What is kept outlives the pass, whose reader keeps a store, threads and descriptors.
-        resident.loader = None
+        resident.settle()
         if not resident.leases:
             self._keep(resident)
 
     def _keep(self, resident: Resident) -> None:
+        if resident.is_stale:
+            self.drop(resident)
+            return
+        self.n_kept += 1
         resident.released_at = self._n_releases
         self._kept.setdefault(resident.key.source, OrderedDict())[resident.key] = resident  # type: ignore[arg-type]
         self._kept_bytes += resident.arena.shape.slot_bytes
@@ -209,44 +204,64 @@ class Residency:
     def _unkeep(self, resident: Resident) -> None:
         del self._kept[resident.key.source][resident.key]  # type: ignore[index]
         self._kept_bytes -= resident.arena.shape.slot_bytes
+        self.n_kept -= 1
 
     def forget(self, resident: Resident) -> None:
         """Let go of a chunk whose slot may still be written, and charge it no more."""
-        self._disowned.add(resident)
+        self._lost.append(LostSlot(weakref.ref(resident), resident.arena, resident.slot))
         self._slots.forget(resident.arena)
         del self._residents[resident.key]
 
     def recover(self, resident: Resident) -> bool:
         """Use the slot of a forgotten chunk again; False if the chunk is none."""
-        if resident not in self._disowned:
-            return False
-        self._disowned.remove(resident)
-        self._slots.recover(resident.arena, resident.slot)
-        return True
+        for lost in self._lost:
+            if lost.chunk() is resident:
+                self._lost.remove(lost)
+                self._slots.recover(lost.arena, lost.slot)
+                return True
+        return False
+
+    def _recover_dead(self) -> None:
+        # Whoever may write a slot or answer for it holds its chunk.
+        for lost in [lost for lost in self._lost if lost.chunk() is None]:
+            self._lost.remove(lost)
+            self._slots.recover(lost.arena, lost.slot)
 
     def clear(self) -> None:
-        """Let every chunk that nobody leases leave memory."""
-        for source in self._kept:
-            self._let_go(source)
+        """Let chunks that nobody leases leave memory, and the others with their last lease."""
+        for kept in self._kept.values():
+            while kept:
+                resident = next(iter(kept.values()))
+                self._unkeep(resident)
+                self.drop(resident)
+        for resident in self:
+            resident.is_stale = True
 
-    def _let_go(self, source: ChunkSource) -> None:
-        kept = self._kept.get(source)
-        while kept:
-            _, resident = kept.popitem()
-            self._kept_bytes -= resident.arena.shape.slot_bytes
-            self.drop(resident)
+    def return_memory(self, passes: Iterable[PoolPass]) -> None:
+        """`clear`, and give the memory of idle slots back to the system.
 
-    def return_memory(self) -> None:
-        """Give the memory of idle slots back to the system."""
+        Args:
+            passes: the live passes; address space of what none of them reads goes too.
+        """
+        self.clear()
+        self._recover_dead()
         self._slots.return_memory()
+        used = {resident.key.source for resident in self}
+        used.update(source for pool_pass in passes for source in pool_pass.sources)
+        for source in [source for source in self._slots if source not in used]:
+            self._slots.remove(source)
 
     def recount(self) -> None:
         """Make every count agree with what is resident and leased, after an interrupt."""
+        for lost in self._lost:
+            chunk = lost.chunk()
+            if chunk is not None and self._residents.get(chunk.key) is chunk:
+                del self._residents[chunk.key]
         kept = [resident for resident in self if resident.is_ready and not resident.leases]
         self._kept.clear()
-        self._kept_bytes = 0
+        self._kept_bytes = self.n_kept = 0
         for resident in sorted(kept, key=lambda resident: resident.released_at):
             released_at = resident.released_at
             self._keep(resident)
             resident.released_at = released_at
-        self._slots.recount([*self, *self._disowned], self._disowned)
+        self._slots.recount(self._residents.values(), self._lost)

@@ -2,13 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterator, Mapping
+from typing import Protocol
 
 from torchdata_insitu.pool.arena import Arena, reserve_arenas
 from torchdata_insitu.pool.chunk_source import ChunkSource, SlotShape
-from torchdata_insitu.pool.resident import Resident
 
-__all__ = ["Slots"]
+__all__ = ["HasSlot", "Slots"]
+
+
+class HasSlot(Protocol):
+    """What a slot is taken by."""
+
+    @property
+    def arena(self) -> Arena:
+        """Where the slot is."""
+
+    @property
+    def slot(self) -> int:
+        """Number of the slot."""
 
 
 class Slots:
@@ -31,6 +43,10 @@ class Slots:
         """The arena of a source."""
         return self._arenas[source]
 
+    def __iter__(self) -> Iterator[ChunkSource]:
+        """The sources that have an arena."""
+        return iter(self._arenas)
+
     @property
     def arenas(self) -> Collection[Arena]:
         """All arenas."""
@@ -39,26 +55,23 @@ class Slots:
     def reserve(
         self, slots: Mapping[ChunkSource, SlotShape], limit_bytes: int
     ) -> dict[ChunkSource, Arena]:
-        """Reserve address space for sources that have no arena or a worn one, to `add` later.
+        """Reserve address space for the sources that have no arena, to `add` later.
 
         Raises:
             BudgetError: there is not so much address space.
         """
-        missing = [s for s in slots if s not in self._arenas or self._arenas[s].is_worn]
+        missing = [source for source in slots if source not in self._arenas]
         arenas = reserve_arenas([slots[source] for source in missing], limit_bytes)
         return dict(zip(missing, arenas, strict=True))
 
-    def arena(self, source: ChunkSource) -> Arena | None:
-        """The arena of a source, if it has one."""
-        return self._arenas.get(source)
+    def add(self, arenas: Mapping[ChunkSource, Arena]) -> None:
+        """Take arenas in; those that came meanwhile stay."""
+        for source, arena in arenas.items():
+            self._arenas.setdefault(source, arena)
 
-    def add(self, source: ChunkSource, arena: Arena) -> None:
-        """Give a source its arena; none of the slots of one it had before holds a chunk."""
-        old = self._arenas.get(source)
-        if old is not None:
-            while old.has_idle:
-                self._return_idle_slot(old)
-        self._arenas[source] = arena
+    def remove(self, source: ChunkSource) -> None:
+        """Let go of an arena, none of whose slots has memory that is charged."""
+        del self._arenas[source]
 
     def take(self, arena: Arena, budget_bytes: int) -> int | None:
         """A slot of an arena, with idle memory of others if it has to be; None if there is none."""
@@ -83,12 +96,10 @@ class Slots:
 
     def forget(self, arena: Arena) -> None:
         """Charge a slot no more that may still be written."""
-        arena.n_lost += 1
         self.charged_bytes -= arena.shape.slot_bytes
 
     def recover(self, arena: Arena, slot: int) -> None:
         """A forgotten slot is written no more; its memory, not charged meanwhile, goes back."""
-        arena.n_lost -= 1
         arena.put_back(slot)
         arena.return_idle_slot()
 
@@ -103,22 +114,21 @@ class Slots:
         self.idle_bytes -= n_bytes
         self.charged_bytes -= n_bytes
 
-    def recount(self, residents: Iterable[Resident], disowned: Iterable[Resident]) -> None:
+    def recount(self, residents: Collection[HasSlot], lost: Collection[HasSlot]) -> None:
         """Make idle slots and charges agree with which chunk has which slot.
 
         Args:
-            residents: chunks in a slot, those that are forgotten included.
-            disowned: those that are forgotten, which are not charged.
+            residents: chunks in a slot.
+            lost: slots of chunks that are forgotten, which are not charged.
         """
-        lost = list(disowned)
         in_use: dict[int, set[int]] = {id(arena): set() for arena in self.arenas}
-        for resident in residents:
-            in_use.setdefault(id(resident.arena), set()).add(resident.slot)
+        for holder in (*residents, *lost):
+            in_use.setdefault(id(holder.arena), set()).add(holder.slot)
         for arena in self.arenas:
             arena.recount(in_use[id(arena)])
         self.idle_bytes = sum(a.n_idle * a.shape.slot_bytes for a in self.arenas)
         charged = sum(arena.n_charged * arena.shape.slot_bytes for arena in self.arenas)
-        for arena in self.arenas:
-            arena.n_lost = sum(resident.arena is arena for resident in lost)
-            charged -= arena.n_lost * arena.shape.slot_bytes
-        self.charged_bytes = charged
+        live = {id(arena) for arena in self.arenas}
+        self.charged_bytes = charged - sum(
+            slot.arena.shape.slot_bytes for slot in lost if id(slot.arena) in live
+        )

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 
+from torchdata_insitu.geometry.chunk_key import ChunkKey
 from torchdata_insitu.pool.admission import Admission
 from torchdata_insitu.pool.pool_pass import PoolPass
 
@@ -11,7 +12,7 @@ __all__ = ["take_back"]
 def take_back(
     passes: Sequence[PoolPass],
     budget_bytes: int,
-    unadmit: Callable[[PoolPass, Admission], None],
+    unadmit: Callable[[PoolPass, Admission, ChunkKey], None],
 ) -> None:
     """Take leases that nobody relies on yet, until every live floor has room.
 
@@ -20,7 +21,7 @@ def take_back(
     Args:
         passes: the live passes, whose floors together fit the budget.
         budget_bytes: the budget.
-        unadmit: takes back the chunk that an admission leased last.
+        unadmit: takes back a chunk that an admission leased.
     """
     excess = sum(pool_pass.reserved_bytes for pool_pass in passes) - budget_bytes
     for pool_pass in passes:
@@ -29,5 +30,5 @@ def take_back(
                 if admission.is_claimed or not admission.leased:
                     break
                 before = pool_pass.reserved_bytes
-                unadmit(pool_pass, admission)
+                unadmit(pool_pass, admission, admission.leased[-1])
                 excess -= before - pool_pass.reserved_bytes
