@@ -1,11 +1,19 @@
 """Texts say what happened and show no secret."""
 
 import traceback
+from types import SimpleNamespace
 
 import pytest
 
 from tests.contracts.watchdog import promptly
-from torchdata_insitu.redaction import advice, reason, shown, without_secrets, without_secrets_in
+from torchdata_insitu.redaction import (
+    advice,
+    http_status,
+    reason,
+    shown,
+    without_secrets,
+    without_secrets_in,
+)
 
 
 @pytest.mark.parametrize(
@@ -60,6 +68,17 @@ def test_long_text_is_cut_and_takes_no_time(part):
         ("<AWSAccessKeyId>AKIA</AWSAccessKeyId>", "<AWSAccessKeyId>***</AWSAccessKeyId>"),
         ("<Key>t2m/c/0</Key>", "<Key>t2m/c/0</Key>"),
         ("unexpected token: 5", "unexpected token: 5"),
+        ("{'secret_access_key': 'AbCd 12'}", "{'secret_access_key': ***}"),
+        ('{"aws_session_token": "IQoJ"}', '{"aws_session_token": ***}'),
+        ("X-Api-Key: abcd1234", "X-Api-Key: ***"),
+        ("password: hunter22 is wrong", "password: *** is wrong"),
+        ("Authorization: Token abc, Accept: x", "Authorization: Token ***, Accept: x"),
+        ("{'Authorization': 'Custom abcdef'}", "{'Authorization': ***}"),
+        ("Authorization: Custom abcdef1 is wrong", "Authorization: *** is wrong"),
+        ("Authorization: AWS4-HMAC-SHA256 Credential=a", "Authorization: AWS4-HMAC-SHA256 ***"),
+        ("ExpiredToken: The provided one", "ExpiredToken: The provided one"),
+        ("401 Unauthorized: not allowed", "401 Unauthorized: not allowed"),
+        ("NoCredentialsError: Unable to find any", "NoCredentialsError: Unable to find any"),
     ],
 )
 def test_texts_lose_what_is_called_a_secret(text, shown):
@@ -158,3 +177,28 @@ def test_error_that_cannot_be_made_of_a_text_keeps_its_name_and_status():
     assert type(error) is OSError
     assert str(error) == "Answer: (403, 'http://h/a')"
     assert error.status == 403
+
+
+class RespondedError(OSError):
+    """As client libraries raise them that keep the answer."""
+
+    def __init__(self, text, response=None):
+        super().__init__(text)
+        self.response = response
+
+
+def test_error_that_is_made_of_a_text_keeps_the_status_of_its_answer():
+    error = shown(RespondedError("no http://me:secret@h/a", SimpleNamespace(status_code=403)))
+    assert type(error) is RespondedError
+    assert str(error) == "no http://h/a"
+    assert http_status(error) == 403
+
+
+class SilentError(OSError):
+    @property
+    def status(self):
+        raise RuntimeError("there was no answer to http://me:secret@h/a")
+
+
+def test_error_whose_status_cannot_be_asked_for_is_shown_without_it():
+    assert str(shown(SilentError("no http://me:secret@h/a"))) == "no http://h/a"

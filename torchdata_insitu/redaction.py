@@ -5,17 +5,35 @@ the body of the answer, which may hold the name of a key.
 """
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 # Repetitions are bounded, or a long text without blanks would take time with its square.
 _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.\-]{0,30}://[^\s'\"<>]+")
 _NO_PORT = re.compile(r":(?!\d*$)[^\]]*$")
 _LONGEST = 300
 _HIDDEN = "***"
+_VALUE = r"""([bru]?"[^"]*"|[bru]?'[^']*'|[^\s&,;<>)]+)"""
 # What is called like this has a secret for its value, in a query, a setting or a document.
 _NAMED = re.compile(
     r"""((?:signature|secret|token|passw|credential|auth|access_?key|account_?key|api_?key|\bsig)"""
-    r"""[\w-]{0,40}["']?\s{0,9}=\s{0,9})("[^"]*"|'[^']*'|[^\s&,;<>)]+)""",
+    r"""[\w-]{0,40}["']?\s{0,9}=\s{0,9})""" + _VALUE,
+    re.IGNORECASE,
+)
+# Behind a colon stands prose as well, so that the name has to end with such a word.
+_AUTH_SCHEME = (
+    r"(?:(?:Bearer|Basic|Token|Digest|ApiKey|Negotiate|SharedKey|AWS4-[\w-]{1,20})\s{1,9})"
+)
+_LABELLED = re.compile(
+    r"((?:signature|secret|(?<!unexpected )(?<!expired)(?<!invalid)token"
+    r"|passw(?:or)?d|passphrase|credentials?"
+    r"|(?:access|account|api|private|secret)[_ -]?key(?:[_ -]?id)?|(?<![a-z])auth|\bsig)"
+    rf"""["']?\s{{0,9}}:\s{{0,9}}{_AUTH_SCHEME}?){_VALUE}""",
+    re.IGNORECASE,
+)
+# A header: its scheme may have any name, and the secret is what follows that.
+_HEADER = re.compile(
+    rf"""(authorization["']?\s{{0,9}}[=:]\s{{0,9}})"""
+    rf"""(?:({_AUTH_SCHEME})[^\s"'&,;<>)]+|["'][^"']*["']|[^\s"'&,;<>)]+[ ][\w+/=.~-]{{6,}})""",
     re.IGNORECASE,
 )
 _ELEMENT = re.compile(r"<(\w{0,40}(?:AccessKey|Signature|Token|ToSign|Canonical)\w{0,40})>[^<]*<")
@@ -23,7 +41,7 @@ _SCHEME_AND_TOKEN = re.compile(r"\b(Bearer|Basic)\s+[\w+/=.~-]{6,}", re.IGNORECA
 # obstore: a line for people, then a dump of the request and the answer.
 _DUMP = "\n\nDebug source:"
 _STATUS = re.compile(r"(status code: \d{3}[^:\n]*): .*", re.DOTALL)
-_STATUS_NAMES = {"status", "status_code", "code"}
+_STATUS_NAMES = ("status", "status_code", "code")
 _CODE = re.compile(r"<Code>(\w+)</Code>")
 _DETAIL = re.compile(r'(?:message|error): "([^"\\]+)"')
 
@@ -56,6 +74,8 @@ def without_secrets_in(text: str) -> str:
     text = _URL.sub(lambda url: without_secrets(url[0]), text)
     text = _ELEMENT.sub(rf"<\1>{_HIDDEN}<", text)
     text = _SCHEME_AND_TOKEN.sub(rf"\1 {_HIDDEN}", text)
+    text = _HEADER.sub(rf"\1\2{_HIDDEN}", text)
+    text = _LABELLED.sub(rf"\1{_HIDDEN}", text)
     return _NAMED.sub(rf"\1{_HIDDEN}", text)
 
 
@@ -124,19 +144,52 @@ def _shown(cause: BaseException, above: set[int]) -> BaseException:
     return stand_in.with_traceback(cause.__traceback__)
 
 
+def http_status(error: BaseException) -> int | None:
+    """The status of an HTTP answer, where the error of a client library tells it.
+
+    Example:
+        >>> import urllib.error
+        >>> http_status(urllib.error.HTTPError("http://a.org", 403, "Forbidden", {}, None))
+        403
+        >>> http_status(OSError("disk on fire"))
+    """
+    response = getattr(error, "response", None)
+    if isinstance(response, Mapping):
+        # As botocore shows it.
+        metadata = response.get("ResponseMetadata")
+        told = metadata.get("HTTPStatusCode") if isinstance(metadata, Mapping) else None
+        return told if isinstance(told, int) else None
+    for holder in (error, response):
+        for name in _STATUS_NAMES:
+            status = getattr(holder, name, None)
+            if isinstance(status, int):
+                return status
+    return None
+
+
 def _of_the_same_class(cause: BaseException, text: str) -> BaseException:
     kind = type(cause)
+    # Whether a read is tried again hangs on the status.
+    status = _status_if_told(cause)
     try:
         made = kind(text)
+        if _status_if_told(made) != status:
+            made.status = status  # type: ignore[attr-defined]
     except Exception:  # noqa: BLE001 - whatever its constructor wants
         made = None
-    if type(made) is kind and str(made) == text:
+    if type(made) is kind and str(made) == text and _status_if_told(made) == status:
         return made
-    made = OSError(f"{kind.__name__}: {text}")
-    for name in _STATUS_NAMES & vars(cause).keys():
-        # Whether a read is tried again hangs on the status.
-        setattr(made, name, getattr(cause, name))
-    return made
+    stand_in = OSError(f"{kind.__name__}: {text}")
+    if status is not None:
+        stand_in.status = status  # type: ignore[attr-defined]
+    return stand_in
+
+
+def _status_if_told(error: BaseException) -> int | None:
+    try:
+        return http_status(error)
+    except Exception:  # noqa: BLE001 - a property may be code of others
+        return None
 
 
 def _shown_text(cause: BaseException) -> str:

@@ -5,6 +5,7 @@ import resource
 import threading
 
 import pytest
+from zarr.core.sync import sync
 
 import torchdata_insitu as tdi
 from tests.contracts.chains import PLENTY
@@ -136,11 +137,15 @@ def test_more_requests_cost_no_more_residency():
     for max_inflight in (1, 64):
         store = LatencyStore(small_store(), latency_s=1e-4)
         options = {"budget_bytes": budget, "prefetch_factor": 0, "max_inflight": max_inflight}
+        # A chunk as small as these is larger in the store than decoded.
+        most_bytes = max(
+            CHUNK_BYTES, *(sync(store.getsize(f"t/c/{i}/0")) for i in range(N // CHUNK))
+        )
         with load(store, **options) as loader:
             pool, held = loader.chain.pool_node.pool, []
             for _ in loader:
                 held.append((pool.charged_bytes, pool.n_resident))
-                assert limiter_of(store).n_bytes <= max_inflight * CHUNK_BYTES * 2
+                assert limiter_of(store).n_bytes <= max_inflight * most_bytes * 2
         found.append((max(held), len(held)))
         assert store.most_inflight <= max_inflight
     assert found[0] == found[1]
@@ -197,7 +202,7 @@ def test_missing_chunks_may_be_errors(prefetch_factor):
     with load(store, on_missing="raise", **options) as loader:
         with refused(ReadError, "'t'", "'t/c/3/0'", "(3, 0)", "missing"):
             list(loader)
-        assert loader.stats().missing == {"t": 1}
+        assert not loader.stats().missing
 
 
 def test_all_chunks_may_be_missing_where_that_is_said():

@@ -1,28 +1,42 @@
 """Live loaders on threads of their own, in a pool with room for the sum of their floors.
 
 Everything that can happen to a loader happens to each of them at random: breaks, resumes, closings,
-interrupts from another thread, stores that are slow and whose reads fail. Whatever happens, values
-are those of the store, no sample of an epoch is lost or comes twice, and nothing is left in the
-end. The pool checks its invariants at every step.
+interrupts from another thread, stores that are slow and whose reads fail. They read in every way
+there is: on Zarr's loop, files on decode threads and on reader threads, a server through obstore.
+Whatever happens, values are those of the store, no sample of an epoch is lost or comes twice, and
+nothing is left in the end. The pool checks its invariants at every step.
 """
 
+import contextlib
+import itertools
 import random
 import threading
 import time
 from dataclasses import dataclass, field
+from datetime import timedelta
 
 import numpy as np
 import pytest
 
 import torchdata_insitu as tdi
+from tests.conftest import new_threads, open_descriptors
 from tests.contracts.chains import counted, floor_of, our_threads
 from tests.contracts.watchdog import promptly
+from tests.small_loaders import eventually
 from torchdata_insitu.errors import ClosedError, FetchError
-from torchdata_insitu.testing import FaultStore, LatencyStore, make_store
+from torchdata_insitu.fetch import read_waits
+from torchdata_insitu.testing import FaultServer, FaultStore, LatencyStore, is_chunk, make_store
 
 N_SAMPLES = 300
 VALUES = {"t": counted((N_SAMPLES, 3)), "u": counted((N_SAMPLES, 2, 2), "int16")}
 ROUND_S = 0.5
+QUICK_BACKOFF = {
+    "init_backoff": timedelta(milliseconds=1),
+    "max_backoff": timedelta(milliseconds=10),
+    "base": 2.0,
+}
+# How stores are read; "slow files" go over to reader threads in the middle of an epoch.
+WAYS = ("loop", "files", "slow files", "server")
 
 
 @pytest.fixture(autouse=True)
@@ -31,14 +45,14 @@ def debugging(monkeypatch):
 
 
 @pytest.mark.parametrize("n_loaders", [2, 4])
-def test_live_loaders_at_the_sum_of_their_floors(n_loaders):
-    stress(n_loaders, seconds=2.5, seed=n_loaders)
+def test_live_loaders_at_the_sum_of_their_floors(n_loaders, tmp_path):
+    stress(n_loaders, tmp_path, seconds=2.5, seed=n_loaders)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("n_loaders", [2, 4])
-def test_live_loaders_at_the_sum_of_their_floors_for_a_minute(n_loaders):
-    stress(n_loaders, seconds=60, seed=100 + n_loaders)
+def test_live_loaders_at_the_sum_of_their_floors_for_a_minute(n_loaders, tmp_path):
+    stress(n_loaders, tmp_path, seconds=60, seed=100 + n_loaders)
 
 
 @pytest.mark.parametrize("n_loaders", [1, 2, 4])
@@ -68,20 +82,31 @@ def test_a_forecast_of_24_steps_at_the_floor(n_loaders, prefetch_factor):
     assert nothing_is_left(pool)
 
 
-def stress(n_loaders, seconds, seed):
+def stress(n_loaders, folder, seconds, seed):
     rng = random.Random(seed)
     end = time.monotonic() + seconds
     n_rounds = n_batches = n_hits = n_evicted = n_epochs = 0
+    ways = itertools.cycle(WAYS)
+    threads, n_descriptors = set(threading.enumerate()), len(open_descriptors())
     # A deadlock is a dump of all stacks and not a run that never ends.
     with promptly(seconds + 60):
         while time.monotonic() < end:
-            crowd = Crowd(n_loaders, rng.getrandbits(64))
-            crowd.run(ROUND_S)
+            with contextlib.ExitStack() as ending:
+                stores = [
+                    faulty_store(rng, next(ways), folder / f"{n_rounds}-{number}", ending)
+                    for number in range(rng.randint(1, 2))
+                ]
+                crowd = Crowd(n_loaders, rng.getrandbits(64), stores)
+                crowd.run(ROUND_S)
             n_batches += sum(member.n_batches for member in crowd.members)
             n_epochs += sum(member.n_epochs for member in crowd.members)
             n_hits += crowd.pool.n_hits
             n_evicted += crowd.pool.n_evicted
             n_rounds += 1
+            del crowd, stores
+            # Connections of obstore end with its store, on threads of its own.
+            eventually(lambda: len(open_descriptors()) <= n_descriptors)
+            eventually(lambda: not new_threads(threads))
     assert min(n_rounds, n_epochs, n_batches, n_hits, n_evicted) > 0
 
 
@@ -111,13 +136,12 @@ class Member:
 
 
 class Crowd:
-    """Loaders of random sizes over one store, each on a thread, and what disturbs them."""
+    """Loaders of random sizes over one store or two, each on a thread, and what disturbs them."""
 
-    def __init__(self, n_loaders, seed):
+    def __init__(self, n_loaders, seed, stores):
         rng = random.Random(seed)
         self.seed = seed
         self.failures: list[BaseException] = []
-        stores = [faulty_store(rng) for _ in range(rng.randint(1, 2))]
         made = []
         for number in range(n_loaders):
             offsets = [rng.randint(-9, 9) for _ in range(rng.randint(1, 2))]
@@ -128,11 +152,14 @@ class Crowd:
                 "shuffle": rng.random() < 0.7,
                 "prefetch_factor": rng.choice([0, 1, 2]),
                 "max_inflight": 4,
+                "retry": tdi.RetryPolicy(
+                    attempts=rng.choice([1, 3]), first_delay_s=0.001, longest_delay_s=0.01
+                ),
                 "seed": number,
                 "tail": "short",
             }
             store = rng.choice(stores)
-            arrays = tdi.open_arrays(store)
+            arrays = tdi.open_arrays(store, ["t", "u"])
             views = {"x": arrays["t"].window(*offsets), "y": arrays["u"]}
             made.append((store, views, offsets, options))
         floors = [floor_of(store, views, **options)[0] for store, views, _, options in made]
@@ -204,11 +231,19 @@ class Crowd:
             member.loader.chain.interrupt()
 
 
-def faulty_store(rng):
+def faulty_store(rng, way, folder, ending):
     """A store that is slow, or whose reads fail once a key, or neither."""
     chunks = {"t": (rng.randint(1, 9), rng.randint(1, 3)), "u": (rng.randint(1, 9), 2, 1)}
     codec = rng.choice(["none", "zstd", "gzip", "crc32c"])
+    if way in {"files", "slow files"}:
+        make_store(VALUES, chunks=chunks, codec=codec, path=folder)
+        # Every wait is longer than this: reads are slow as soon as enough of them were measured.
+        slow_s = -1.0 if way == "slow files" else 1000.0
+        ending.enter_context(pytest.MonkeyPatch.context()).setattr(read_waits, "_SLOW_S", slow_s)
+        return tdi.open_store(folder)
     store = make_store(VALUES, chunks=chunks, codec=codec)
+    if way == "server":
+        return served(rng, store, ending)
     if rng.random() < 0.6:
         store = LatencyStore(store, (0.0005, 1.0), seed=rng.getrandbits(32))
     if rng.random() < 0.6:
@@ -217,15 +252,30 @@ def faulty_store(rng):
             store,
             # Without codec and checksum nothing tells other bytes from the right ones.
             rng.choice(["raise", "cut", "garbage" if codec != "none" else "cut", PermissionError]),
-            match=lambda key: "/c/" in key and random.Random(f"{struck}{key}").random() < 0.2,
+            match=lambda key: is_struck(key, struck),
             times=1,
         )
     return store
 
 
+def served(rng, store, ending):
+    """The store behind a server, of whose answers for some keys the first is no good."""
+    server = ending.enter_context(FaultServer(store, latency_s=rng.choice([0.0, 0.0005])))
+    for fault in ({"status": 503}, {"cut_after": 5}, {"reset": True}, {"latency_s": 0.02}):
+        struck = rng.random()
+        server.fail(lambda key, struck=struck: is_struck(key, struck), times=1, **fault)
+    retry = {"max_retries": rng.choice([0, 1]), "backoff": QUICK_BACKOFF}
+    return tdi.open_store(server.url, retry_config=retry)
+
+
+def is_struck(key, struck):
+    return is_chunk(key) and random.Random(f"{struck}{key}").random() < 0.2
+
+
 def nothing_is_left(pool):
     assert (pool.n_passes, pool.n_in_use) == (0, 0)
-    assert not our_threads()
+    # A read that blocks is waited for no longer than a moment.
+    eventually(lambda: not our_threads())
     pool.return_memory()
     assert (pool.n_resident, pool.charged_bytes) == (0, 0)
     return True

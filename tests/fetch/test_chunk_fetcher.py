@@ -1,9 +1,11 @@
 """Loads end exactly once, with the values of the store, however they are stopped."""
 
 import asyncio
+import contextlib
 import gc
 import os
 import pathlib
+import signal
 import subprocess
 import sys
 import textwrap
@@ -22,6 +24,7 @@ from zarr.storage import LocalStore, MemoryStore, WrapperStore
 
 from tests.fake_stores import Changes, NeverAnswers, Raises, is_chunk, only, without
 from tests.fetch.loads import WAIT_S, Loads, fetching, load, one_array, stale_slot
+from tests.small_loaders import eventually
 from torchdata_insitu.errors import ClosedError, DecodeError, GeometryError, ReadError
 from torchdata_insitu.fetch import zarr_loop_reader
 from torchdata_insitu.fetch.chunk_fetcher import Cancelled, ChunkFetcher
@@ -401,6 +404,57 @@ def test_callback_that_raises_is_reported_and_the_threads_go_on(monkeypatch):
     assert not loads.errors
     assert [args.exc_type for args in reported] == [ZeroDivisionError]
     assert reported[0].thread.name.startswith("insitu-decode")
+
+
+def test_an_interrupt_while_loads_are_cancelled_leaves_none_of_them():
+    """Ctrl-C comes to the main thread, which waits for the ends of the loads."""
+    closing, loads = unanswered(4)
+    main = threading.main_thread().ident
+
+    def interrupts(load, error):
+        signal.pthread_kill(main, signal.SIGINT)
+        loads.done(load, error)
+
+    loads.loads[0].done = interrupts
+    with closing as fetcher:
+        with pytest.raises(KeyboardInterrupt):
+            fetcher.cancel()
+        loads.wait()
+    assert all(type(error) is Cancelled for error in loads.ends.values())
+    assert loads.n_calls == len(loads.loads)
+
+
+@pytest.mark.parametrize("number", [0, 1])
+def test_an_interrupt_in_a_callback_is_raised_after_the_other_loads_ended(monkeypatch, number):
+    """Where no thread can be started any more, callbacks run on the thread that cancels."""
+    closing, loads = unanswered(3)
+
+    def interrupted(load, error):
+        loads.done(load, error)
+        raise KeyboardInterrupt
+
+    def cannot_start(thread):
+        raise RuntimeError("can't create new thread at interpreter shutdown")
+
+    loads.loads[number].done = interrupted
+    with closing as fetcher:
+        monkeypatch.setattr(threading.Thread, "start", cannot_start)
+        with pytest.raises(KeyboardInterrupt):
+            fetcher.cancel()
+        monkeypatch.undo()
+        assert len(loads.ends) == 3
+    assert all(type(error) is Cancelled for error in loads.ends.values())
+
+
+def unanswered(n_loads):
+    """A fetcher that is closed by a `with` block, and loads that wait for a store for ever."""
+    store = NeverAnswers(make_store({"t": SHAPE}, chunks=TILES))
+    array = one_array(store)
+    fetcher = ChunkFetcher(store, [array], decode_threads=1)
+    loads = Loads(array, range(n_loads))
+    fetcher.submit(loads.loads)
+    eventually(lambda: store.n_waiting)
+    return contextlib.closing(fetcher), loads
 
 
 def test_callback_may_submit_and_close():

@@ -234,6 +234,7 @@ def test_bytes_that_were_cut_on_the_way_are_fetched_once_more():
         fetcher.submit(loads.loads)
         np.testing.assert_array_equal(loads.wait().values, zarr.open_array(stored, path="t")[...])
         assert (fetcher.n_reads["t"], fetcher.counts_of(array).n_retries) == (5, 1)
+        assert fetcher.counts_of(array).n_found == 5
 
 
 def test_a_damaged_file_is_read_twice_and_then_named(tmp_path):
@@ -305,3 +306,76 @@ def test_a_load_that_has_failed_does_not_wait_for_its_other_reads():
         zarr.core.sync.sync(late.answer())
         error = loads.wait().errors[0]
     assert isinstance(error.__cause__, PermissionError)
+
+
+class Odd(Exception):  # noqa: N818
+    """What a client library raises that can tell nothing about it."""
+
+    @property
+    def status(self):
+        raise RuntimeError("there was no answer")
+
+
+class Broken(RetryPolicy):
+    def delay_s(self, n_attempts, share):
+        del n_attempts, share
+        raise ZeroDivisionError("a policy with a mistake")
+
+
+@pytest.mark.parametrize(
+    "error, policy, expected",
+    [
+        (Odd, QUICK, "there was no answer"),
+        (OSError, Broken(), "a policy with a mistake"),
+    ],
+)
+def test_what_goes_wrong_while_an_error_is_judged_ends_the_load(error, policy, expected):
+    store = make_store({"t": SHAPE}, chunks=CHUNKS)
+    array = one_array(store)
+    failing = Raises(store, error, only("t/c/1/0"))
+    with fetching(failing, array, retry=policy, decode_threads=1) as fetcher:
+        for _ in range(2):
+            loads = Loads(array)
+            fetcher.submit(loads.loads)
+            loads.wait()
+            assert list(loads.errors) == [1]
+            assert expected in str(loads.errors[1])
+            assert "'t/c/1/0'" in str(loads.errors[1].__context__)
+
+
+def test_an_error_that_is_its_own_cause_ends_the_load():
+    store = make_store({"t": SHAPE}, chunks=CHUNKS)
+    array = one_array(store)
+
+    def in_a_circle():
+        error = OSError("it hangs on itself")
+        error.__cause__ = OSError("and the other way round")
+        error.__cause__.__cause__ = error
+        return error
+
+    failing = Raises(store, in_a_circle, only("t/c/1/0"))
+    with fetching(failing, array, retry=QUICK, decode_threads=1) as fetcher:
+        loads = Loads(array)
+        fetcher.submit(loads.loads)
+        loads.wait()
+    assert "'t/c/1/0'" in str(loads.errors[1])
+
+
+def test_what_goes_wrong_when_the_time_has_come_ends_the_load(monkeypatch):
+    store = make_store({"t": SHAPE}, chunks=CHUNKS)
+    array = one_array(store)
+    once = Once(lambda key: key == "t/c/1/0")
+    real, asked = Retries.is_spent, []
+
+    def is_spent(self, job):
+        asked.append(job.request.key)
+        if len(asked) > 1:
+            raise ZeroDivisionError("a clock with a mistake")
+        return real(self, job)
+
+    monkeypatch.setattr(Retries, "is_spent", is_spent)
+    with fetching(Raises(store, lambda: once.error, once), array, retry=QUICK) as fetcher:
+        loads = Loads(array)
+        fetcher.submit(loads.loads)
+        loads.wait()
+    assert [str(error) for error in loads.errors.values()] == ["a clock with a mistake"]

@@ -2,12 +2,13 @@ import asyncio
 import concurrent.futures
 import errno
 import pickle
+from types import SimpleNamespace
 
 import pytest
 from obstore import exceptions as obstore_errors
 
 from torchdata_insitu.errors import PlanError
-from torchdata_insitu.fetch.retry import RetryPolicy, is_temporary
+from torchdata_insitu.fetch.retry import ReadCancelledError, RetryPolicy, is_temporary
 
 
 class AnswerError(Exception):
@@ -16,6 +17,14 @@ class AnswerError(Exception):
     def __init__(self, status):
         super().__init__(f"answer {status}")
         self.status = status
+
+
+class Responded(Exception):  # noqa: N818
+    """As client libraries raise them that keep the answer."""
+
+    def __init__(self, response):
+        super().__init__(str(response))
+        self.response = response
 
 
 def generic(status):
@@ -41,6 +50,10 @@ def generic(status):
         obstore_errors.JoinError("task failed"),
         AnswerError(500),
         AnswerError(429),
+        Responded({"ResponseMetadata": {"HTTPStatusCode": 503}}),
+        Responded(SimpleNamespace(status_code=503)),
+        Responded(None),
+        Responded({}),
     ],
     ids=str,
 )
@@ -79,13 +92,34 @@ def caused(error, cause):
         KeyboardInterrupt(),
         SystemExit(),
         caused(RuntimeError("the store raised KeyboardInterrupt"), KeyboardInterrupt()),
-        caused(TimeoutError("the store cancelled the read"), asyncio.CancelledError()),
+        caused(ReadCancelledError("the store cancelled the read"), asyncio.CancelledError()),
+        Responded({"ResponseMetadata": {"HTTPStatusCode": 403}}),
+        Responded(SimpleNamespace(status_code=403)),
         caused(OSError("no"), PermissionError("denied")),
     ],
     ids=repr,
 )
 def test_what_lasts_is_not_temporary(error):
     assert not is_temporary(error)
+
+
+async def expires():
+    async with asyncio.timeout(0):
+        await asyncio.Event().wait()
+
+
+async def waits_for():
+    await asyncio.wait_for(asyncio.Event().wait(), 0.001)
+
+
+@pytest.mark.parametrize("late", [expires, waits_for])
+def test_a_deadline_of_asyncio_is_temporary(late):
+    """It ends what takes too long by cancelling it."""
+    with pytest.raises(TimeoutError) as caught:
+        asyncio.run(late())
+    assert isinstance(caught.value.__cause__, asyncio.CancelledError)
+    assert is_temporary(caught.value)
+    assert is_temporary(caused(OSError("no answer"), caught.value))
 
 
 def test_delays_double_up_to_the_longest():

@@ -40,6 +40,28 @@ def test_place_that_is_none(url):
 
 
 @pytest.mark.parametrize(
+    "url, what",
+    [
+        ("s3://", "s3://bucket/path"),
+        ("gs:///a", "gs://bucket/path"),
+        ("az://", "az://container/path"),
+        ("abfs://?a=b", "abfs://container/path"),
+        ("https://", "https://host/path"),
+    ],
+)
+def test_place_without_a_name_is_told_what_to_write(url, what):
+    with refused(ReadError, url.partition("?")[0], f"write {what}"):
+        tdi.open_store(url)
+
+
+@pytest.mark.parametrize("dataset_id", [3, "", False, b"era5"])
+def test_dataset_id_that_is_no_name(dataset_id):
+    store = make_store({"t2m": (8, 2)}, chunks=(2, 2))
+    with refused(ReadError, f"dataset_id is {dataset_id!r}", type(dataset_id).__name__):
+        tdi.open_store(store, dataset_id=dataset_id)
+
+
+@pytest.mark.parametrize(
     "options, text",
     [
         ({"no_such_option": 1}, "no_such_option"),

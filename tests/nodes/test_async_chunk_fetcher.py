@@ -4,7 +4,7 @@ import pytest
 
 import torchdata_insitu as tdi
 from tests.small_loaders import PLENTY, N, eventually, flat, shut_down, small_store, views_of
-from torchdata_insitu.errors import BudgetError, PlanError
+from torchdata_insitu.errors import BudgetError, ClosedError, PlanError
 from torchdata_insitu.testing import CountingStore, make_store
 
 N_CHUNKS = 6
@@ -143,3 +143,19 @@ def test_one_store_for_arrays_of_two_is_refused():
 def test_it_says_how_an_array_is_read():
     node = make_fetcher(small_store(codec="zstd"))
     assert node.describe(node.planner.arrays[0]).startswith("Zarr's event loop; zstd")
+
+
+def test_a_pass_that_starts_while_the_node_is_shut_down_does_not_stay():
+    with shut_down(make_fetcher(small_store())) as node:
+        open_pass = node.pool.open_pass
+
+        def shut_down_before(*args, **options):
+            # Another thread is quicker.
+            node.shutdown()
+            return open_pass(*args, **options)
+
+        node.pool.open_pass = shut_down_before
+        for _ in range(2):
+            with pytest.raises(ClosedError, match="shut down"):
+                next(node)
+        assert (node.pool.n_passes, node.pool.n_in_use) == (0, 0)

@@ -35,6 +35,20 @@ def test_partial_and_direct_reads_are_counted():
     assert store.gets["t/c/1/0"] == 1
 
 
+def test_reads_of_many_keys_are_counted():
+    store = counting()
+    prototype = default_buffer_prototype()
+
+    async def read():
+        wanted = [(f"t/c/{run}/0", prototype, None) for run in range(4)]
+        return {key: buffer async for key, buffer in store._get_many(wanted)}
+
+    read = sync(read())
+    assert read["t/c/3/0"] is None
+    assert read["t/c/0/0"] is not None
+    assert store.reads("t/") == 4
+
+
 def test_missing_keys_are_counted():
     store = counting()
     assert sync(store.get("t/c/9/9", default_buffer_prototype())) is None

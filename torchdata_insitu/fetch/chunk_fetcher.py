@@ -57,10 +57,16 @@ class ChunkFetcher:
                 of a missing chunk with a `ReadError`.
 
         Raises:
-            PlanError: An unknown `on_missing`.
+            PlanError: An unknown `on_missing`, or `retry` is no policy.
         """
         if on_missing not in ON_MISSING:
             raise PlanError(f"on_missing is {on_missing!r}: choose one of {', '.join(ON_MISSING)}")
+        if retry is not None and not isinstance(retry, RetryPolicy):
+            msg = (
+                f"retry is {retry!r} of type {type(retry).__name__}: give a RetryPolicy, such as "
+                "RetryPolicy(attempts=3), or None"
+            )
+            raise PlanError(msg)
         self._engine = FetchEngine(
             store,
             arrays,
@@ -127,8 +133,8 @@ class ChunkFetcher:
     def cancel(self) -> None:
         """End every load that is under way with `Cancelled`; later loads are not concerned.
 
-        Loads that no thread is writing end before this returns, on the calling thread; the others
-        as soon as their last writer left.
+        Loads that no thread is writing end before this returns; the others as soon as their last
+        writer left. An interrupt of the main thread ends the wait for them, and no load is lost.
         """
         self._engine.cancel()
 

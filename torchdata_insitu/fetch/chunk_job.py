@@ -2,6 +2,7 @@
 
 import sys
 import threading
+from collections import deque
 from typing import Any
 
 import numpy as np
@@ -51,8 +52,16 @@ class RunningLoad:
         """
         return self._error is not None
 
+    def note_missing(self) -> None:
+        """A stored chunk of it, whose request has not ended, was missing and is filled."""
+        with self._lock:
+            self.load.n_missing += 1
+
     def end_request(self, error: BaseException | None) -> None:
-        """One request left the slot; the first error is the one that `done` gets."""
+        """One request left the slot; the first error is the one that `done` gets.
+
+        What `done` raises is reported and goes no further, but for an interrupt of the main thread.
+        """
         with self._lock:
             if error is not None and self._error is None:
                 self._error = error
@@ -67,10 +76,13 @@ class RunningLoad:
             error = Cancelled(f"the reads of {load!r} were cancelled")
         try:
             load.done(load, error)
-        except BaseException:  # noqa: BLE001
+        except BaseException as raised:
+            where = threading.current_thread()
+            if where is threading.main_thread() and not isinstance(raised, Exception):
+                # An interrupt, which is for whoever called: this is no thread of ours.
+                raise
             # A decode thread outlives what it calls, or the loads behind this one would never end;
             # and nobody waits for this call who could be told.
-            where = threading.current_thread()
             threading.excepthook(threading.ExceptHookArgs((*sys.exc_info(), where)))
 
 
@@ -133,3 +145,11 @@ class ChunkJob:
         self.has_come = False
         self.payload = None
         self.error = failure
+
+
+def take_failed(jobs: deque[ChunkJob] | set[ChunkJob]) -> list[ChunkJob]:
+    """Remove and return the jobs whose load has failed, under the lock of whoever has them."""
+    taken = [job for job in jobs if job.running.has_failed]
+    for job in taken:
+        jobs.remove(job)
+    return taken

@@ -35,6 +35,9 @@ class ChunkReader(Protocol):
         Nothing writes into their slots, so that they can be ended at once.
         """
 
+    def take_failed(self) -> list[ChunkJob]:
+        """Remove and return those of them whose load has failed."""
+
     def land(self, job: ChunkJob) -> bool:
         """Bring the values of one stored chunk into its slot; runs on a decode thread.
 

@@ -4,7 +4,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Sequence
 
-from torchdata_insitu.fetch.chunk_job import ChunkJob
+from torchdata_insitu.fetch.chunk_job import ChunkJob, take_failed
 from torchdata_insitu.fetch.thread_crew import ThreadCrew
 
 
@@ -49,6 +49,11 @@ class DecodeThreads:
             jobs = list(self._queue)
             self._queue.clear()
         return jobs
+
+    def take_failed(self) -> list[ChunkJob]:
+        """Remove and return those of them whose load has failed."""
+        with self._lock:
+            return take_failed(self._queue)
 
     def dismiss(self) -> list[threading.Thread]:
         """Let every thread leave after the job it is at, and return them to be joined.

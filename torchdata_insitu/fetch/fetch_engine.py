@@ -5,10 +5,9 @@ import functools
 import os
 import threading
 import time
-import traceback
 import weakref
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from zarr.abc.store import Store
 from zarr.storage import ObjectStore
@@ -20,6 +19,7 @@ from torchdata_insitu.fetch.chunk_reader import ChunkReader
 from torchdata_insitu.fetch.cpu_share import cores_per_rank
 from torchdata_insitu.fetch.decode_threads import DecodeThreads
 from torchdata_insitu.fetch.decoder import ChunkDecoder
+from torchdata_insitu.fetch.fetch_errors import forget_frames
 from torchdata_insitu.fetch.job_steps import JobSteps
 from torchdata_insitu.fetch.limiter import limiter_of
 from torchdata_insitu.fetch.local_file_reader import LocalFileReader
@@ -33,6 +33,7 @@ from torchdata_insitu.fetch.retries import Retries
 from torchdata_insitu.fetch.retry import RetryPolicy
 from torchdata_insitu.fetch.stores import store_text
 from torchdata_insitu.fetch.thread_buffers import ThreadBuffers
+from torchdata_insitu.fetch.uninterrupted import uninterrupted
 from torchdata_insitu.fetch.zarr_loop import call_on_zarr_loop
 from torchdata_insitu.fetch.zarr_loop_reader import ZarrLoopReader
 from torchdata_insitu.geometry.array_geometry import ArrayGeometry
@@ -124,11 +125,11 @@ class FetchEngine:
                 if jobs and not is_late:
                     self._reader.submit(jobs)
             if is_late:
-                _end(jobs)
+                uninterrupted(lambda: _end(jobs))
         except RuntimeError as cause:
             # No thread could be started, or Zarr's loop is closed: the process is on its way out.
             error = ReadError(f"nothing reads from {store_text(self._store)} any more: {cause}")
-            _end(jobs, error)
+            uninterrupted(lambda: _end(jobs, error))
 
     def start(self, name: str, is_live: Callable[[], bool]) -> None:
         """See `ChunkFetcher.start`."""
@@ -141,7 +142,7 @@ class FetchEngine:
             self._account.stop()
             with self._lock:
                 self._take_all()
-            self._end_taken()
+            uninterrupted(self._end_taken)
 
     def shut_down(self, *, join: bool, timeout_s: float | None = None) -> None:
         """Cancel and let the threads leave.
@@ -158,7 +159,7 @@ class FetchEngine:
             threads = self._threads.dismiss()
             leaving = self._reader.dismiss()
         self._missing.interrupt()
-        self._end_taken()
+        uninterrupted(self._end_taken)
         if join:
             _join([*threads, *leaving.soon], timeout_s)
             _join(leaving.stuck, _MOMENT_S)
@@ -216,12 +217,15 @@ class FetchEngine:
     def _end_taken(self) -> None:
         # From where they are kept: what an interrupt leaves is ended by the next cancellation, and
         # not lost, for the slot of a lost job is never free again.
+        _end(self._drained())
+
+    def _drained(self) -> Iterator[ChunkJob]:
         while self._taken:
             try:
                 job = self._taken.popleft()
             except IndexError:  # another thread has ended the rest
                 return
-            job.running.end_request(None)
+            yield job
 
     def _perform(self, job: ChunkJob) -> None:
         if job.running.is_over:
@@ -231,7 +235,6 @@ class FetchEngine:
         try:
             is_done = self._reader.land(job)
         except BaseException as error:  # noqa: BLE001
-            _forget_frames(error)
             job.end_permit()
             self._fail(job, error)
         else:
@@ -240,16 +243,32 @@ class FetchEngine:
                 job.running.end_request(None)
 
     def _fail(self, job: ChunkJob, error: BaseException) -> None:
-        if job.running.is_over:
-            job.running.end_request(None)
-            return
-        delay_s = self._retries.delay_s(job, error)
-        if delay_s is not None and self._keep(job, error, delay_s):
-            return
-        job.running.end_request(self._retries.final(job, error))
-        # The others of a load that has failed need not wait for their time.
-        for other in self._retries.take(failed_only=True):
-            other.running.end_request(None)
+        final: BaseException | None = None
+        try:
+            forget_frames(error)
+            if not job.running.is_over:
+                delay_s = self._retries.delay_s(job, error)
+                if delay_s is not None and self._keep(job, error, delay_s):
+                    return
+                final = self._retries.final(job, error)
+        except BaseException as failure:  # noqa: BLE001
+            # The errors of stores are code of others too, and so is a policy: a job that nobody
+            # ends is waited for for ever.
+            final = failure
+        job.running.end_request(final)
+        if final is not None:
+            self._end_failed()
+
+    def _end_failed(self) -> None:
+        """End the others of a load that has failed: they may wait for long, its error need not."""
+        # Under the lock, as in `_keep`: who puts a job somewhere has seen the failure, or the job
+        # is found here.
+        with self._lock:
+            waiting = [*self._reader.take_failed(), *self._retries.take(failed_only=True)]
+            queued = self._threads.take_failed()
+        for job in queued:
+            job.end_permit()
+        _end([*waiting, *queued])
 
     def _keep(self, job: ChunkJob, error: BaseException, delay_s: float) -> bool:
         """Try a job again, at once or later; False where it has to end instead."""
@@ -271,20 +290,25 @@ class FetchEngine:
     def _read_again(self, job: ChunkJob) -> None:
         """The time of a job has come; runs on Zarr's loop."""
         failure = job.error
-        with self._lock:
-            is_over = job.running.is_over
-            if not is_over and not self._retries.is_spent(job):
-                job.forget(None)
-                try:
-                    self._reader.submit((job,), first=True)
-                except RuntimeError:
-                    pass
-                else:
-                    return
-        if is_over or failure is None:
-            job.running.end_request(None)
-        else:
-            job.running.end_request(self._retries.final(job, failure))
+        final: BaseException | None = None
+        try:
+            with self._lock:
+                is_over = job.running.is_over
+                if not is_over and not self._retries.is_spent(job):
+                    job.forget(None)
+                    try:
+                        self._reader.submit((job,), first=True)
+                    except RuntimeError:
+                        pass
+                    else:
+                        return
+            if not is_over and failure is not None:
+                final = self._retries.final(job, failure)
+        except BaseException as error:  # noqa: BLE001 - as in `_fail`
+            final = error
+        job.running.end_request(final)
+        if final is not None:
+            self._end_failed()
 
     def _check_process(self) -> None:
         if not self.is_of_this_process:
@@ -307,14 +331,6 @@ def _check_slot(load: ChunkLoad) -> None:
         raise GeometryError(msg)
 
 
-def _forget_frames(error: BaseException) -> None:
-    # Whoever keeps the error would keep the slot alive through the variables of its traceback.
-    current: BaseException | None = error
-    while current is not None:
-        traceback.clear_frames(current.__traceback__)
-        current = current.__cause__
-
-
 def _join(threads: Iterable[threading.Thread], timeout_s: float | None) -> None:
     end = None if timeout_s is None else time.monotonic() + timeout_s
     for thread in threads:
@@ -323,8 +339,14 @@ def _join(threads: Iterable[threading.Thread], timeout_s: float | None) -> None:
 
 
 def _end(jobs: Iterable[ChunkJob], error: BaseException | None = None) -> None:
+    interrupt: BaseException | None = None
     for job in jobs:
-        job.running.end_request(error)
+        try:
+            job.running.end_request(error)
+        except BaseException as raised:  # noqa: BLE001 - raised once the others have ended
+            interrupt = raised
+    if interrupt is not None:
+        raise interrupt
 
 
 def note_engine(engine: FetchEngine) -> None:

@@ -1,9 +1,20 @@
 """The texts of failed reads: which array, which key, which chunk, and what to do."""
 
+import contextlib
+import inspect
+import traceback
+
 from torchdata_insitu.errors import DecodeError, FetchError, ReadError
 from torchdata_insitu.fetch.requests import Request
 from torchdata_insitu.geometry.array_geometry import ArrayGeometry
 from torchdata_insitu.redaction import advice, reason, shown
+
+_SUSPENDABLE = (
+    inspect.CO_GENERATOR
+    | inspect.CO_COROUTINE
+    | inspect.CO_ITERABLE_COROUTINE
+    | inspect.CO_ASYNC_GENERATOR
+)
 
 
 def read_error(array: ArrayGeometry, request: Request, cause: BaseException) -> ReadError:
@@ -54,6 +65,24 @@ def after_attempts(error: FetchError, n_attempts: int, elapsed_s: float) -> Fetc
     final = type(error)(f"after {n_attempts} attempts in {elapsed_s:.1f} s: {error}")
     final.__cause__ = error.__cause__
     return final.with_traceback(error.__traceback__)
+
+
+def forget_frames(error: BaseException) -> None:
+    """Clear the variables in the tracebacks of an error and its causes.
+
+    Whoever keeps the error would keep the slot of its load alive through them. A coroutine or a
+    generator keeps its own: it may be suspended, for an error is raised to all who wait for the
+    same thing, and to clear it is to end it under the hands of whoever awaits it.
+    """
+    seen: list[BaseException] = []
+    current: BaseException | None = error
+    while current is not None and not any(current is other for other in seen):
+        seen.append(current)
+        for frame, _ in traceback.walk_tb(current.__traceback__):
+            if not frame.f_code.co_flags & _SUSPENDABLE:
+                with contextlib.suppress(RuntimeError):  # it is running
+                    frame.clear()
+        current = current.__cause__
 
 
 def _where(array: ArrayGeometry, request: Request) -> str:

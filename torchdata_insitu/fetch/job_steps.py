@@ -87,7 +87,7 @@ class JobSteps:
             if wanted:
                 job.has_come, job.payload, job.error = True, payload, error
                 if payload is not None:
-                    self._counts.found(job.array, payload.size)
+                    self._found(job, payload.size)
                 try:
                     self.threads.put((job,))
                 except RuntimeError as cause:
@@ -125,7 +125,7 @@ class JobSteps:
         if permit is not None and self._limiter.is_waited_for:
             permit.landed(n_bytes)
             permit.is_idle = False
-        self._counts.found(job.array, n_bytes)
+        self._found(job, n_bytes)
 
     def missing(self, job: ChunkJob) -> None:
         """There is no such key: fill the slot.
@@ -133,7 +133,14 @@ class JobSteps:
         Raises:
             ReadError: That is not allowed.
         """
-        self._counts.missed(job.array)
         if self._missing_is_error:
             raise missing_error(job.array, job.request)
         job.decoder.missing(job.request, job.out)
+        self._counts.missed(job.array)
+        job.running.note_missing()
+
+    def _found(self, job: ChunkJob, n_bytes: int) -> None:
+        if job.n_damaged:
+            self._counts.found_again(n_bytes)
+        else:
+            self._counts.found(job.array, n_bytes)

@@ -1,5 +1,6 @@
 """Reads of local files: fused with their decoding, or on threads of their own."""
 
+import bisect
 import os
 import threading
 from collections import deque
@@ -8,11 +9,11 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from torchdata_insitu.fetch.chunk_job import ChunkJob
+from torchdata_insitu.fetch.chunk_job import ChunkJob, take_failed
 from torchdata_insitu.fetch.chunk_reader import LeavingThreads
 from torchdata_insitu.fetch.fetch_errors import read_error
 from torchdata_insitu.fetch.job_steps import JobSteps
-from torchdata_insitu.fetch.limiter import Permit
+from torchdata_insitu.fetch.limiter import MOST_BYTES, Permit
 from torchdata_insitu.fetch.local_files import fill_from_file, open_file, read_file
 from torchdata_insitu.fetch.read_waits import ReadWaits
 from torchdata_insitu.fetch.reader_threads import ReaderThreads
@@ -76,6 +77,12 @@ class LocalFileReader:
             parked = list(self._parked)
             self._parked.clear()
         return parked + self._readers.take_waiting()
+
+    def take_failed(self) -> list[ChunkJob]:
+        """Remove and return those of them whose load has failed."""
+        with self._lock:
+            parked = take_failed(self._parked)
+        return parked + self._readers.take_failed()
 
     def land(self, job: ChunkJob) -> bool:
         """Read and decode one stored chunk into its slot; runs on a decode thread.
@@ -168,6 +175,9 @@ class LocalFileReader:
                         n_bytes = fill_from_file(file, raw)
                 finally:
                     os.close(file)
+        except IsADirectoryError:
+            # To Zarr it is no chunk either.
+            file = None
         except OSError as cause:
             raise read_error(job.array, request, cause) from cause
         self._waits.end(began, n_bytes)
@@ -193,7 +203,10 @@ class _WholeFiles:
 
     def __init__(self, root: str) -> None:
         self._root = root
+        self._lock = threading.Lock()
+        # By size, and as many bytes at most as may be under way.
         self._spare: list[NDArray[np.uint8]] = []
+        self._spare_bytes = 0
 
     def __call__(self, job: ChunkJob) -> NDArray[np.uint8] | None:
         file = open_file(self._root, job.request.key)
@@ -202,24 +215,42 @@ class _WholeFiles:
         try:
             # A byte more than there is, so that a full buffer means that the file has grown.
             return read_file(file, self._buffer(os.fstat(file).st_size + 1), _twice)
+        except IsADirectoryError:
+            return None
         finally:
             os.close(file)
 
     def _buffer(self, n_bytes: int) -> NDArray[np.uint8]:
-        try:
-            buffer = self._spare.pop()
-        except IndexError:
-            buffer = np.empty(0, np.uint8)
-        return buffer if buffer.size >= n_bytes else np.empty(n_bytes, np.uint8)
+        with self._lock:
+            # The smallest that is large enough, or small files would sit in the buffers of large
+            # ones, and these in others that grow to their size.
+            place = bisect.bisect_left(self._spare, n_bytes, key=_size)
+            if place < len(self._spare):
+                buffer = self._spare.pop(place)
+                self._spare_bytes -= buffer.size
+                return buffer
+        return np.empty(n_bytes, np.uint8)
 
     def give_back(self, payload: NDArray[np.uint8] | None) -> None:
-        """What was read is decoded: there are as many buffers as reads were under way at most."""
-        if payload is not None and isinstance(payload.base, np.ndarray):
-            self._spare.append(payload.base)
+        """What was read is decoded, and another file may be read into the memory."""
+        if payload is None or not isinstance(payload.base, np.ndarray):
+            return
+        with self._lock:
+            bisect.insort(self._spare, payload.base, key=_size)
+            self._spare_bytes += payload.base.size
+            # The smallest ones are those that cost least to make again.
+            while self._spare_bytes > MOST_BYTES and len(self._spare) > 1:
+                self._spare_bytes -= self._spare.pop(0).size
 
     def forget(self) -> None:
         """Let go of the memory."""
-        self._spare.clear()
+        with self._lock:
+            self._spare.clear()
+            self._spare_bytes = 0
+
+
+def _size(buffer: NDArray[np.uint8]) -> int:
+    return buffer.size
 
 
 def _twice(buffer: NDArray[np.uint8], n_bytes: int) -> NDArray[np.uint8]:

@@ -27,11 +27,15 @@ def local_root(store: Store) -> str | None:
 
 
 def open_file(root: str, key: str) -> int | None:
-    """A descriptor of the file of a key; None where there is no such file."""
+    """A descriptor of the file of a key; None where there is no such file.
+
+    A folder of that name has a descriptor too, and a read of it raises `IsADirectoryError`.
+    """
     try:
         # As Zarr joins them: a key is a relative path with forward slashes.
         return os.open(f"{root}/{key}", os.O_RDONLY | os.O_CLOEXEC)
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
+        # As for Zarr there is no such key below what is a file.
         return None
 
 

@@ -94,16 +94,19 @@ class MissingChunkCheck:
             msg = f"{type(self._store).__name__} does not support listing"
             raise NotImplementedError(msg)
         loop = zarr_loop()
-        with self._starting:
-            listing = asyncio.run_coroutine_threadsafe(self._list(prefix), loop)
-            self._listing = listing
+        listing: Future[str | None] | None = None
         try:
+            with self._starting:
+                listing = asyncio.run_coroutine_threadsafe(self._list(prefix), loop)
+                self._listing = listing
             return listing.result(_TIMEOUT_S)
         except TimeoutError as cause:
-            listing.cancel()
             raise TimeoutError(f"no answer for {_TIMEOUT_S:.0f} s") from cause
         finally:
             self._listing = None
+            if listing is not None:
+                # Also after an interrupt of the wait for it.
+                listing.cancel()
 
     async def _list(self, prefix: str) -> str | None:
         keys = self._store.list_prefix(prefix)

@@ -12,6 +12,9 @@ from torchdata_insitu.errors import ReadError
 from torchdata_insitu.redaction import reason, without_secrets
 
 REMOTE = ("s3", "s3a", "gs", "az", "abfs", "abfss", "http", "https")
+# What the part of a URL behind the scheme names, where that is no bucket.
+_HOLDERS = {"az": "container", "abfs": "container", "abfss": "container"}
+_HOLDERS |= {"http": "host", "https": "host"}
 
 # obstore's own ten retries within three minutes would let a wrong host look like one that hangs.
 # Whole reads of chunks are tried again on top of these.
@@ -48,6 +51,10 @@ def open_object_store(url: str, options: Mapping[str, Any]) -> ObjectStore[Any]:
         ReadError: The URL or an option is none; the text has no value of an option that may be a
             secret.
     """
+    scheme, _, rest = url.partition("://")
+    if not re.split(r"[/?#]", rest, maxsplit=1)[0]:
+        what = _HOLDERS.get(scheme.lower(), "bucket")
+        raise ReadError(f"{without_secrets(url)} names no {what}: write {scheme}://{what}/path")
     try:
         return ObjectStore(
             obstore.store.from_url(_ended(url), **_with_defaults(url, options)), read_only=True

@@ -74,6 +74,11 @@ class ReadCounts:
             counts.n_found += 1
             self.bytes_read += n_bytes
 
+    def found_again(self, n_bytes: int) -> None:
+        """The bytes of one came another time, for the first ones were damaged."""
+        with self._lock:
+            self.bytes_read += n_bytes
+
     def missed(self, array: ArrayGeometry) -> None:
         """The store has no such key."""
         with self._lock:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from torchdata_insitu.fetch.chunk_job import ChunkJob
+from torchdata_insitu.fetch.chunk_job import ChunkJob, take_failed
 from torchdata_insitu.fetch.chunk_reader import LeavingThreads
 from torchdata_insitu.fetch.job_steps import JobSteps
 from torchdata_insitu.fetch.limiter import Permit
@@ -95,6 +95,15 @@ class ReaderThreads:
             self._reading.clear()
             # Their permits are idle, and the account ends them as it withdraws.
             self._granted.clear()
+        return jobs
+
+    def take_failed(self) -> list[ChunkJob]:
+        """Remove and return those of them whose load has failed."""
+        with self._lock:
+            jobs = take_failed(self._backlog) + take_failed(self._reading)
+            if self._granted and not self._backlog:
+                # A thread ends the permits that nobody needs.
+                self._changed.notify()
         return jobs
 
     def land(self, job: ChunkJob) -> bool:

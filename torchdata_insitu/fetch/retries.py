@@ -77,13 +77,13 @@ class Retries:
         """Keep a job for so long.
 
         Raises:
-            RuntimeError: Zarr's loop is closed; the job was not kept.
+            RuntimeError: Zarr's loop is closed; the job was not kept, as after any other error.
         """
         with self._lock:
             self._waiting.add(job)
         try:
             self._call_later(delay_s, lambda: self._due(job))
-        except RuntimeError:
+        except BaseException:
             with self._lock:
                 is_here = job in self._waiting
                 self._waiting.discard(job)

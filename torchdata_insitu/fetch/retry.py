@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from obstore import exceptions as obstore_errors
 
 from torchdata_insitu.errors import PlanError
+from torchdata_insitu.redaction import http_status
 
 __all__ = ["RetryPolicy"]
 
@@ -72,6 +73,10 @@ class RetryPolicy:
         return longest * (0.5 + share / 2)
 
 
+class ReadCancelledError(TimeoutError):
+    """A store cancelled a read by itself, which nobody had asked for."""
+
+
 _LASTING_STATUS = {401, 403, 404, 405, 410}
 _STATUS = re.compile(r"status code: (\d{3})")
 _LASTING: tuple[type[BaseException], ...] = (
@@ -93,6 +98,7 @@ _LASTING: tuple[type[BaseException], ...] = (
     NameError,
     NotImplementedError,
     AssertionError,
+    ReadCancelledError,
     asyncio.CancelledError,
     concurrent.futures.CancelledError,
 )
@@ -104,24 +110,27 @@ def is_temporary(error: BaseException) -> bool:
     Everything is, other than what is known to last: stores raise whatever their client library
     does when a line breaks or a server is busy.
     """
+    seen: set[int] = set()
     cause: BaseException | None = error
-    while cause is not None:
+    # A library may have made an error the cause of its own cause.
+    while cause is not None and id(cause) not in seen:
+        seen.add(id(cause))
         if not isinstance(cause, Exception) or isinstance(cause, _LASTING):
             return False
         if _status(cause) in _LASTING_STATUS:
             return False
+        if isinstance(cause, TimeoutError) and isinstance(cause.__cause__, asyncio.CancelledError):
+            # How a deadline of asyncio ends what takes too long.
+            return True
         cause = cause.__cause__
     return True
 
 
 def _status(error: BaseException) -> int | None:
     """The status of an HTTP answer, where the error of a client library tells it."""
-    for name in ("status", "status_code", "code"):
-        value = getattr(error, name, None)
-        if isinstance(value, int):
-            return value
-    if isinstance(error, obstore_errors.BaseError):
+    status = http_status(error)
+    if status is None and isinstance(error, obstore_errors.BaseError):
         # The first line only: what follows shows the answer, which may say anything.
         found = _STATUS.search(str(error).partition("\n")[0])
         return int(found[1]) if found else None
-    return None
+    return status

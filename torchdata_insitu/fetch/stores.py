@@ -66,8 +66,8 @@ def open_store(
         `build_loader` or `open_arrays` makes of a path is closed by the loader and by the call.
 
     Raises:
-        ReadError: The path does not exist or is no store, the scheme is not supported, or the
-            options are not those of the store.
+        ReadError: The path does not exist or is no store, the scheme is not supported, the options
+            are not those of the store, or `dataset_id` is no name.
 
     Example:
         >>> import tempfile
@@ -78,6 +78,12 @@ def open_store(
         >>> open_store("s3://era5/zarr", region="eu-west-1", skip_signature=True)
         ObjectStore(object_store://S3Store(bucket="era5", prefix="zarr"))
     """
+    if dataset_id == "" or not isinstance(dataset_id, str | None):
+        msg = (
+            f"dataset_id is {dataset_id!r} of type {type(dataset_id).__name__}: give a name of the "
+            "content that is not empty, or None"
+        )
+        raise ReadError(msg)
     store = _open(url, obstore_options)
     if dataset_id is not None:
         _entry(store).dataset_id = dataset_id

@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import threading
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 
 import numpy as np
@@ -12,10 +12,11 @@ from numpy.typing import NDArray
 from zarr.abc.store import Store
 from zarr.core.buffer import Buffer, numpy_buffer_prototype
 
-from torchdata_insitu.fetch.chunk_job import ChunkJob
+from torchdata_insitu.fetch.chunk_job import ChunkJob, take_failed
 from torchdata_insitu.fetch.chunk_reader import LeavingThreads
 from torchdata_insitu.fetch.job_steps import JobSteps
 from torchdata_insitu.fetch.limiter import Permit
+from torchdata_insitu.fetch.retry import ReadCancelledError
 from torchdata_insitu.fetch.zarr_loop import zarr_loop
 
 
@@ -42,8 +43,9 @@ class ZarrLoopReader:
         self._awaited: set[ChunkJob] = set()
         self._pump_is_due = False
         self._loop: asyncio.AbstractEventLoop | None = None
-        # Touched on the loop only.
+        # Changed on the loop only, or with the loop.
         self._tasks: dict[ChunkJob, asyncio.Task[Buffer | None]] = {}
+        self._cancelled: set[ChunkJob] = set()
 
     def __str__(self) -> str:
         return "Zarr's event loop"
@@ -60,7 +62,8 @@ class ZarrLoopReader:
             if loop is not self._loop:
                 # Zarr replaced its loop, and with it went the tasks that counted here.
                 lost = list(self._tasks)
-                self._loop, self._pump_is_due, self._tasks = loop, False, {}
+                self._loop, self._pump_is_due = loop, False
+                self._tasks, self._cancelled = {}, set()
             if first:
                 self._backlog.extendleft(jobs)
             else:
@@ -72,11 +75,13 @@ class ZarrLoopReader:
             return
         try:
             loop.call_soon_threadsafe(self._pump)
-        except RuntimeError:
-            with self._lock:
-                self._pump_is_due = False
-                for job in jobs:
-                    self._backlog.remove(job)
+        except BaseException as cause:
+            # Also after an interrupt: a pump that is due and never comes would hold up every load.
+            self._pump_is_due = False
+            if isinstance(cause, RuntimeError):
+                with self._lock:
+                    for job in jobs:
+                        self._backlog.remove(job)
             raise
 
     def take_waiting(self) -> list[ChunkJob]:
@@ -85,18 +90,30 @@ class ZarrLoopReader:
         No task writes into a slot, so that the jobs can be ended at once, whatever the store does.
         """
         with self._lock:
-            awaited = list(self._awaited)
-            jobs = [*self._backlog, *awaited]
+            jobs = [*self._backlog, *self._awaited]
             self._backlog.clear()
             self._awaited.clear()
             # Their permits are idle, and the account ends them as it withdraws.
             self._granted.clear()
             # An interrupt may have come between a note that the pump is due and the call for it.
             self._pump_is_due = False
-            loop = self._loop
-        if awaited and loop is not None and not loop.is_closed():
-            loop.call_soon_threadsafe(self._cancel_tasks, awaited)
+            loop = self._loop if self._tasks else None
+        # Whatever was taken: an interrupt may have come between an earlier taking and this call.
+        self._call(loop, self._cancel_tasks)
         return jobs
+
+    def take_failed(self) -> list[ChunkJob]:
+        """Remove and return those of them whose load has failed."""
+        with self._lock:
+            awaited = take_failed(self._awaited)
+            jobs = take_failed(self._backlog)
+            loop = self._loop
+            is_spare = bool(self._granted) and not self._backlog
+        if awaited:
+            self._call(loop, self._cancel_tasks)
+        if is_spare:
+            self._call(loop, self._pump)
+        return jobs + awaited
 
     def land(self, job: ChunkJob) -> bool:
         """Decode one stored chunk that has come."""
@@ -115,9 +132,7 @@ class ZarrLoopReader:
         if not is_wanted or loop is None:
             permit.end()
         elif not is_due:
-            # A closed loop ends at the end of the process, with nobody left to wait for a read.
-            with contextlib.suppress(RuntimeError):
-                loop.call_soon_threadsafe(self._pump)
+            self._call(loop, self._pump)
 
     def dismiss(self) -> LeavingThreads:
         """There are no threads here."""
@@ -176,13 +191,14 @@ class ZarrLoopReader:
     def _come(self, job: ChunkJob, task: asyncio.Task[Buffer | None]) -> None:
         """A task has ended; also one that was cancelled before it began."""
         self._tasks.pop(job, None)
+        self._cancelled.discard(job)
         error: BaseException | None = None
         payload: NDArray[np.uint8] | None = None
         try:
             buffer = task.result()
             payload = None if buffer is None else buffer.as_numpy_array().view(np.uint8)
         except asyncio.CancelledError as cause:
-            error = TimeoutError("the store cancelled the read")
+            error = ReadCancelledError("the store cancelled the read")
             error.__cause__ = cause
         except BaseException as caught:  # noqa: BLE001
             error = caught
@@ -198,8 +214,16 @@ class ZarrLoopReader:
         self._awaited.discard(job)
         return is_here
 
-    def _cancel_tasks(self, jobs: Iterable[ChunkJob]) -> None:
-        for job in jobs:
-            task = self._tasks.get(job)
-            if task is not None:
-                task.cancel()
+    def _cancel_tasks(self) -> None:
+        """Cancel the tasks of all jobs that were taken, each once: it may have to clean up."""
+        with self._lock:
+            taken = [j for j in self._tasks if j not in self._awaited and j not in self._cancelled]
+        self._cancelled.update(taken)
+        for job in taken:
+            self._tasks[job].cancel()
+
+    def _call(self, loop: asyncio.AbstractEventLoop | None, function: Callable[[], None]) -> None:
+        # A closed loop ends at the end of the process, with nobody left to wait for a read.
+        if loop is not None:
+            with contextlib.suppress(RuntimeError):
+                loop.call_soon_threadsafe(function)

@@ -307,6 +307,11 @@ class AsyncChunkFetcher(SourcedNode[FetchedSegment]):
             except BaseException:
                 self._end_generation()
                 raise
+            # Thread A is here while thread B shuts the node down: B finds the pass and ends it, or
+            # has said before that the node is shut down.
+            if self._error is not None:
+                self._end_generation()
+                raise self._error
         return self._pass
 
     def _floor(self, plan: Plan, lanes: int) -> Counter[ChunkSource]:

@@ -146,9 +146,10 @@ class OrderedNode[T, C: AnyCursor](BaseNode[T]):
 
     def shutdown(self) -> None:
         """Return threads, leases and reads; idempotent, and a later reset starts anew."""
-        self._stop()
         msg = f"{type(self).__name__} was shut down: reset it before asking for another item"
+        # First, for a `next` on another thread that looks at it once it has begun something.
         self._error = ClosedError(msg)
+        self._stop()
 
     def _stop(self) -> None:
         """Return what a running pass holds; idempotent."""

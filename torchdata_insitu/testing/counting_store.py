@@ -3,7 +3,7 @@
 import copy
 import threading
 from collections import Counter
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Sequence
 from typing import Any, Self
 
 from zarr.abc.store import ByteRequest, Store
@@ -94,6 +94,13 @@ class CountingStore(WrapperStore[Store]):
         """As the wrapped store."""
         self._count(key)
         return super().get_sync(key, prototype=prototype, byte_range=byte_range)
+
+    async def _get_many(
+        self, requests: Iterable[tuple[str, BufferPrototype, ByteRequest | None]]
+    ) -> AsyncGenerator[tuple[str, Buffer | None], None]:
+        # A wrapper would hand it to the wrapped store; this comes back to `get`.
+        async for item in Store._get_many(self, requests):  # noqa: SLF001
+            yield item
 
     def _count(self, key: str) -> None:
         with self._counting:

@@ -101,7 +101,13 @@ class LoopbackConnections:
         # On the thread that accepts, which `close` joins before it looks at these.
         with self._wakes:
             self._threads[connection] = thread
-        thread.start()
+        try:
+            thread.start()
+        except RuntimeError:
+            # Nobody will serve it, and a thread that has not begun cannot be joined.
+            with self._wakes:
+                self._threads.pop(connection, None)
+            connection.close()
 
     def _run(self, connection: socket.socket) -> None:
         # The other side may go away at any time, and `close` shuts the connection.
