@@ -205,8 +205,10 @@ class FetchEngine:
         return table
 
     def _take_all(self) -> None:
-        self.generation.cancelled = True
-        self.generation = Generation()
+        # In this order: a pass that starts after an interrupt in between has a generation that goes
+        # on.
+        over, self.generation = self.generation, Generation()
+        over.cancelled = True
         # In the order in which a job goes on: what is handed over meanwhile is found at the next
         # place. Nothing goes back to an earlier one once its load is over.
         self._taken.extend(self._reader.take_waiting())

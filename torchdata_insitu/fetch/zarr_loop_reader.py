@@ -58,23 +58,22 @@ class ZarrLoopReader:
         """
         loop = zarr_loop()
         lost: list[ChunkJob] = []
-        with self._lock:
-            if loop is not self._loop:
-                # Zarr replaced its loop, and with it went the tasks that counted here.
-                lost = list(self._tasks)
-                self._loop, self._pump_is_due = loop, False
-                self._tasks, self._cancelled = {}, set()
-            if first:
-                self._backlog.extendleft(jobs)
-            else:
-                self._backlog.extend(jobs)
-            is_due, self._pump_is_due = self._pump_is_due, True
-        for job in lost:
-            job.end_permit()
-        if is_due:
-            return
         try:
-            loop.call_soon_threadsafe(self._pump)
+            with self._lock:
+                if loop is not self._loop:
+                    # Zarr replaced its loop, and with it went the tasks that counted here.
+                    lost = list(self._tasks)
+                    self._loop, self._pump_is_due = loop, False
+                    self._tasks, self._cancelled = {}, set()
+                if first:
+                    self._backlog.extendleft(jobs)
+                else:
+                    self._backlog.extend(jobs)
+                is_due, self._pump_is_due = self._pump_is_due, True
+            for job in lost:
+                job.end_permit()
+            if not is_due:
+                loop.call_soon_threadsafe(self._pump)
         except BaseException as cause:
             # Also after an interrupt: a pump that is due and never comes would hold up every load.
             self._pump_is_due = False

@@ -187,12 +187,20 @@ class ChunkPool:
                     self._is_torn = True
                     raise
         finally:
-            try:
-                work.run(self._disown)
-            except BaseException:
-                # Nobody else would do what an interrupt left undone.
-                work.run(self._disown)
-                raise
+            # Nobody else would wake a waiter or load a chunk that is left undone. Written out here,
+            # since an interrupt comes as a function is entered, where it could not be caught.
+            left = True
+            fault: BaseException | None = None
+            while left:
+                try:
+                    work.run(self._disown)
+                    left = False
+                except BaseException as error:  # noqa: BLE001 - raised below
+                    fault = fault or error
+                    work.lost.append((work.handed_over, error))
+                    work.handed_over = []
+            if fault is not None:
+                raise fault
         return result
 
     def _disown(self, fills: Sequence[Resident], error: BaseException) -> None:

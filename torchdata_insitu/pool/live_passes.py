@@ -110,7 +110,7 @@ class LivePasses:
         gets the lock second finds the lease gone or the chunk ready, and keeps the chunk.
         """
         residency = self._residency
-        if residency.recover(resident):
+        if residency.recover(resident) or residency.find(resident.key) is not resident:
             pass
         elif is_cancelled and resident.waiters:
             # Another pass waits for a chunk whose reader was stopped: its own loader reads it.
