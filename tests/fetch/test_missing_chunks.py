@@ -181,7 +181,7 @@ def test_interrupted_listing_leaves_no_task_behind():
     def interrupts():
         while not store.is_listing:
             sync(asyncio.sleep(0))
-        signal.raise_signal(signal.SIGINT)
+        signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)
 
     thread = threading.Thread(target=interrupts)
     with fetching(store, array) as fetcher:
