@@ -90,6 +90,8 @@ class StalledStore:
         self._first_stalled = first_stalled
         self._server = self._fault = None
         self._pipes = {}
+        self._feeder = None
+        self._is_closed = threading.Event()
         if kind == "files":
             inner = make_store({"t": VALUES}, chunks=(CHUNK, 2), path=folder)
             for number in range(first_stalled, N_SAMPLES // CHUNK):
@@ -118,21 +120,35 @@ class StalledStore:
             self._fault.release()
         if self._server is not None:
             self._server.release()
-        for path, payload in self._pipes.items():
-            # Whoever waits has opened the pipe, and gets the end of the file; new ones find it.
+        pipes, self._pipes = self._pipes, {}
+        moved = {}
+        for path, payload in pipes.items():
+            # New readers find a file. Who waits in the pipe is fed, also one that had found the
+            # pipe and comes to wait in it only now.
+            moved[path.with_suffix(".pipe")] = payload
+            os.link(path, path.with_suffix(".pipe"))
             spare = path.with_suffix(".new")
             spare.write_bytes(payload)
-            with contextlib.suppress(OSError):
-                waiting = os.open(path, os.O_WRONLY | os.O_NONBLOCK)
-                spare.rename(path)
-                os.write(waiting, payload)
-                os.close(waiting)
-            if spare.exists():
-                spare.rename(path)
-        self._pipes = {}
+            spare.rename(path)
+        if moved:
+            self._feeder = threading.Thread(target=self._feed, args=(moved,), name="feeder")
+            self._feeder.start()
+
+    def _feed(self, pipes):
+        while not self._is_closed.wait(0.001):
+            for path, payload in pipes.items():
+                with contextlib.suppress(OSError):
+                    pipe = os.open(path, os.O_WRONLY | os.O_NONBLOCK)
+                    try:
+                        os.write(pipe, payload)
+                    finally:
+                        os.close(pipe)
 
     def close(self):
         self.release()
+        self._is_closed.set()
+        if self._feeder is not None:
+            self._feeder.join()
         if self._server is not None:
             self._server.close()
 
