@@ -298,7 +298,10 @@ def test_parked_jobs_end_at_once_when_they_are_cancelled(tmp_path):
     with fetching(store, array, max_inflight=1, decode_threads=2) as fetcher:
         loads = Loads(array)
         fetcher.submit(loads.loads)
-        eventually(lambda: len(fetcher._engine._reader._parked) == 5)
+        # The thread that has another file may be the first to ask; then that one is read before.
+        parked = fetcher._engine._reader._parked
+        eventually(lambda: len(parked) + len(loads.ends) == 5)
+        read_before = set(loads.ends)
         fetcher.cancel()
         assert sorted(loads.ends) == [1, 2, 3, 4, 5]
         later = Loads(array, [1, 2])
@@ -307,7 +310,8 @@ def test_parked_jobs_end_at_once_when_they_are_cancelled(tmp_path):
             writer.write(content)
         assert not later.wait().errors
         loads.wait()
-    assert {type(error) for error in loads.ends.values()} == {Cancelled}
+    cancelled = [error for run, error in loads.ends.items() if run not in read_before]
+    assert {type(error) for error in cancelled} == {Cancelled}
 
 
 def test_two_fetchers_of_one_folder_share_its_limit(tmp_path):
