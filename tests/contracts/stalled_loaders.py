@@ -131,7 +131,7 @@ class StalledStore:
             spare.write_bytes(payload)
             spare.rename(path)
         if moved:
-            self._feeder = threading.Thread(target=self._feed, args=(moved,), name="feeder")
+            self._feeder = threading.Thread(target=self._feed, args=(moved,), daemon=True)
             self._feeder.start()
 
     def _feed(self, pipes):
