@@ -13,7 +13,7 @@ from torchdata.nodes import BaseNode
 
 from torchdata_insitu.errors import PlanError
 from torchdata_insitu.nodes.async_chunk_fetcher import AsyncChunkFetcher
-from torchdata_insitu.nodes.branch import Branch, is_foreign, nodes_of_ours, shut_down
+from torchdata_insitu.nodes.branch import Branch, is_foreign
 from torchdata_insitu.nodes.chunk_planner import ChunkPlanner
 from torchdata_insitu.nodes.chunk_pool_node import ChunkPoolNode
 from torchdata_insitu.nodes.collection import when_collected
@@ -23,8 +23,7 @@ from torchdata_insitu.nodes.mix_node import MixNode
 from torchdata_insitu.nodes.mix_order import MixOrder
 from torchdata_insitu.nodes.one_to_one import check_one_to_one
 from torchdata_insitu.nodes.order import Order
-from torchdata_insitu.nodes.ordered_node import OrderedNode
-from torchdata_insitu.nodes.prefetcher import Prefetcher
+from torchdata_insitu.nodes.verbs import NodeWithVerbs, interrupt, nodes_of_ours, shut_down
 from torchdata_insitu.planning.cursor import Cursor
 from torchdata_insitu.planning.mix_cursor import MixCursor
 from torchdata_insitu.pool.chunk_pool import ChunkPool
@@ -198,8 +197,7 @@ class Chain:
 
     def interrupt(self) -> None:
         """Wake every `next` of a node of ours that is blocked."""
-        for node in self._ours():
-            node.interrupt()
+        interrupt(self._ours())
 
     def shutdown(self) -> None:
         """End every thread, lease and read of nodes of ours."""
@@ -216,13 +214,11 @@ class Chain:
         # Weak, because a node may hold an error, and with its traceback the owner.
         when_collected(owner, _shut_down_living, [weakref.ref(node) for node in self._ours()])
 
-    def _ours(self) -> list[OrderedNode[Any, Any] | Prefetcher[Any]]:
+    def _ours(self) -> list[NodeWithVerbs[Any]]:
         return nodes_of_ours(self.root)
 
 
-def _shut_down_living(
-    nodes: list[weakref.ref[OrderedNode[Any, Any]] | weakref.ref[Prefetcher[Any]]],
-) -> None:
+def _shut_down_living(nodes: list[weakref.ref[NodeWithVerbs[Any]]]) -> None:
     shut_down([node for ref in nodes if (node := ref()) is not None])
 
 

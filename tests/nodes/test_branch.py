@@ -5,8 +5,9 @@ import torchdata_insitu as tdi
 from tests.contracts.refusals import refused
 from tests.small_loaders import all_ids, make_gather, shut_down
 from torchdata_insitu.errors import ClosedError, PlanError
-from torchdata_insitu.nodes.branch import Branch, is_foreign, nodes_of_ours
-from torchdata_insitu.nodes.branch import shut_down as end
+from torchdata_insitu.nodes.branch import Branch, is_foreign
+from torchdata_insitu.nodes.verbs import nodes_of_ours
+from torchdata_insitu.nodes.verbs import shut_down as end
 from torchdata_insitu.planning.cursor import Cursor
 
 

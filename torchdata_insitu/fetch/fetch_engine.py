@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from zarr.abc.store import Store
 from zarr.storage import ObjectStore
 
-from torchdata_insitu.errors import ClosedError, GeometryError, ReadError
+from torchdata_insitu.errors import GeometryError, ReadError
 from torchdata_insitu.fetch.chunk_job import ChunkJob, Generation, RunningLoad
 from torchdata_insitu.fetch.chunk_load import ChunkLoad
 from torchdata_insitu.fetch.chunk_reader import ChunkReader
@@ -37,6 +37,7 @@ from torchdata_insitu.fetch.uninterrupted import uninterrupted
 from torchdata_insitu.fetch.zarr_loop import call_on_zarr_loop
 from torchdata_insitu.fetch.zarr_loop_reader import ZarrLoopReader
 from torchdata_insitu.geometry.array_geometry import ArrayGeometry
+from torchdata_insitu.process_check import check_process
 
 _EXIT_TIMEOUT_S = 5.0
 # How long a close waits for reads that block, most of which end by themselves within it.
@@ -107,7 +108,7 @@ class FetchEngine:
 
     def submit(self, loads: Sequence[ChunkLoad], generation: Generation | None) -> None:
         """See `ChunkFetcher.submit`."""
-        self._check_process()
+        check_process(self, self._pid)
         planned = []
         for load in loads:
             table = self._table(load.array)
@@ -133,7 +134,7 @@ class FetchEngine:
 
     def start(self, name: str, is_live: Callable[[], bool]) -> None:
         """See `ChunkFetcher.start`."""
-        self._check_process()
+        check_process(self, self._pid)
         self._account.start(name, is_live)
 
     def cancel(self) -> None:
@@ -142,7 +143,7 @@ class FetchEngine:
             self._account.stop()
             with self._lock:
                 self._take_all()
-            uninterrupted(self._end_taken)
+            self._end_taken()
 
     def shut_down(self, *, join: bool, timeout_s: float | None = None) -> None:
         """Cancel and let the threads leave.
@@ -159,7 +160,7 @@ class FetchEngine:
             threads = self._threads.dismiss()
             leaving = self._reader.dismiss()
         self._missing.interrupt()
-        uninterrupted(self._end_taken)
+        self._end_taken()
         if join:
             _join([*threads, *leaving.soon], timeout_s)
             _join(leaving.stuck, _MOMENT_S)
@@ -181,7 +182,7 @@ class FetchEngine:
 
     def check_missing(self, array: ArrayGeometry) -> None:
         """See `ChunkFetcher.check_missing`."""
-        self._check_process()
+        check_process(self, self._pid)
         if self._on_missing == "fill":
             return
         first_key = self._table(array).requests(0)[0].key
@@ -219,7 +220,8 @@ class FetchEngine:
     def _end_taken(self) -> None:
         # From where they are kept: what an interrupt leaves is ended by the next cancellation, and
         # not lost, for the slot of a lost job is never free again.
-        _end(self._drained())
+        if self._taken:
+            uninterrupted(lambda: _end(self._drained()))
 
     def _drained(self) -> Iterator[ChunkJob]:
         while self._taken:
@@ -311,15 +313,6 @@ class FetchEngine:
         job.running.end_request(final)
         if final is not None:
             self._end_failed()
-
-    def _check_process(self) -> None:
-        if not self.is_of_this_process:
-            msg = (
-                f"the reads from {store_text(self._store)} belong to process {self._pid} and "
-                f"this is process {os.getpid()}, forked from it: threads and event loops do not "
-                "survive a fork; start processes with the 'spawn' method"
-            )
-            raise ClosedError(msg)
 
 
 def _check_slot(load: ChunkLoad) -> None:

@@ -21,6 +21,7 @@ from torchdata_insitu.fetch.store_like import Store
 from torchdata_insitu.fetch.stores import close_own_store
 from torchdata_insitu.geometry.array_geometry import ArrayGeometry
 from torchdata_insitu.nodes.chunk_sources import (
+    check_pool,
     check_stores,
     chunk_source,
     slot_shape,
@@ -111,9 +112,7 @@ class AsyncChunkFetcher(SourcedNode[FetchedSegment]):
         """Prepare the readers; nothing is read and no thread is started."""
         super().__init__(source)
         check_stores(store)
-        if not isinstance(pool, ChunkPool):
-            msg = f"pool is {pool!r} of type {type(pool).__name__}: give a ChunkPool"
-            raise PlanError(msg)
+        check_pool(pool)
         self.pool = pool
         self.name = name
         self.store = store

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any, TypeVar
 
 from torchdata.nodes import BaseNode
@@ -13,12 +12,11 @@ from torchdata_insitu.nodes.chunk_pool_node import ChunkPoolNode
 from torchdata_insitu.nodes.gather_node import GatherNode
 from torchdata_insitu.nodes.graph import find_planner, walk
 from torchdata_insitu.nodes.one_to_one import check_keeps_draws, is_stateless
-from torchdata_insitu.nodes.ordered_node import OrderedNode
 from torchdata_insitu.nodes.pin_memory import PinMemory
-from torchdata_insitu.nodes.prefetcher import Prefetcher
+from torchdata_insitu.nodes.verbs import NodeWithVerbs, interrupt, nodes_of_ours, shut_down
 from torchdata_insitu.planning.cursor import Cursor
 
-__all__ = ["Branch", "is_foreign", "nodes_of_ours", "shut_down"]
+__all__ = ["Branch", "is_foreign"]
 
 N = TypeVar("N", bound=BaseNode[Any])
 
@@ -61,8 +59,7 @@ class Branch:
     def start(self, cursor: Cursor) -> None:
         """Reset every node so that the next batch is the one at `cursor`."""
         nodes = nodes_of_ours(self.root)
-        for node in nodes:
-            node.interrupt()
+        interrupt(nodes)
         for node in nodes:
             node.seek(cursor)
         self.root.reset(None)
@@ -79,20 +76,4 @@ class Branch:
 
 def is_foreign(node: BaseNode[Any]) -> bool:
     """Whether a node can keep state that no cursor stands for."""
-    return not isinstance(node, OrderedNode | Prefetcher | PinMemory) and not is_stateless(node)
-
-
-def nodes_of_ours(root: BaseNode[Any]) -> list[OrderedNode[Any, Any] | Prefetcher[Any]]:
-    """The nodes at and below `root` that know the verbs, the root first.
-
-    They are called directly, since stock nodes in between hand on nothing but `reset`.
-    """
-    return [node for node in walk(root) if isinstance(node, OrderedNode | Prefetcher)]
-
-
-def shut_down(nodes: Sequence[OrderedNode[Any, Any] | Prefetcher[Any]]) -> None:
-    """End every thread, lease and read of nodes; each is woken before one is waited for."""
-    for node in nodes:
-        node.interrupt()
-    for node in nodes:
-        node.shutdown()
+    return not isinstance(node, NodeWithVerbs | PinMemory) and not is_stateless(node)

@@ -11,6 +11,7 @@ from torchdata.nodes import BaseNode
 from torchdata_insitu.errors import ClosedError, PlanError
 from torchdata_insitu.geometry.chunk_key import ChunkKey
 from torchdata_insitu.nodes.async_chunk_fetcher import AsyncChunkFetcher
+from torchdata_insitu.nodes.chunk_sources import check_pool
 from torchdata_insitu.nodes.cursor_node import SourcedNode
 from torchdata_insitu.nodes.graph import walk
 from torchdata_insitu.nodes.segment_node import FetchedSegment, ResidentSegment, row_lookups
@@ -61,9 +62,7 @@ class ChunkPoolNode(SourcedNode[ResidentSegment]):
     def __init__(self, source: BaseNode[FetchedSegment], pool: ChunkPool) -> None:
         """Stand on a fetcher that fills the same pool."""
         super().__init__(source)
-        if not isinstance(pool, ChunkPool):
-            msg = f"pool is {pool!r} of type {type(pool).__name__}: give a ChunkPool"
-            raise PlanError(msg)
+        check_pool(pool)
         self.pool = pool
         fetchers = [node for node in walk(source) if isinstance(node, AsyncChunkFetcher)]
         if len(fetchers) != 1 or fetchers[0].pool is not pool:

@@ -10,6 +10,7 @@ from torchdata_insitu.errors import PlanError
 from torchdata_insitu.fetch.store_like import Store
 from torchdata_insitu.fetch.stores import store_id
 from torchdata_insitu.geometry.array_geometry import ArrayGeometry
+from torchdata_insitu.pool.chunk_pool import ChunkPool
 from torchdata_insitu.pool.chunk_source import ChunkSource, SlotShape
 from torchdata_insitu.redaction import without_secrets_in
 
@@ -38,6 +39,17 @@ def check_stores(given: object) -> None:
             f"{what} is {text!r} of type {kind}, and a node takes a Zarr store: give "
             f"open_store({text!r})"
         )
+        raise PlanError(msg)
+
+
+def check_pool(given: object) -> None:
+    """Refuse what is no pool.
+
+    Raises:
+        PlanError: something else.
+    """
+    if not isinstance(given, ChunkPool):
+        msg = f"pool is {given!r} of type {type(given).__name__}: give a ChunkPool"
         raise PlanError(msg)
 
 

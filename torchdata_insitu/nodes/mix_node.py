@@ -9,11 +9,12 @@ from torch import Tensor
 from torchdata.nodes import BaseNode
 
 from torchdata_insitu.errors import ClosedError, PlanError
-from torchdata_insitu.nodes.branch import Branch, is_foreign, nodes_of_ours
+from torchdata_insitu.nodes.branch import Branch, is_foreign
 from torchdata_insitu.nodes.graph import walk
 from torchdata_insitu.nodes.mix_order import MixOrder
 from torchdata_insitu.nodes.one_to_one import check_one_to_one
 from torchdata_insitu.nodes.ordered_node import OrderedNode
+from torchdata_insitu.nodes.verbs import interrupt, nodes_of_ours
 from torchdata_insitu.planning.cursor import Cursor
 from torchdata_insitu.planning.mix_cursor import MixCursor
 
@@ -160,8 +161,7 @@ class MixNode(OrderedNode["Batch", MixCursor]):
         """Wake a `next` that waits for a source."""
         self._interrupted = True
         for branch in self.branches.values():
-            for node in nodes_of_ours(branch.root):
-                node.interrupt()
+            interrupt(nodes_of_ours(branch.root))
 
     def _stop(self) -> None:
         self._is_running = False

@@ -6,16 +6,15 @@ import os
 from abc import abstractmethod
 from typing import Any, ClassVar
 
-from torchdata.nodes import BaseNode
-
 from torchdata_insitu.errors import ClosedError
 from torchdata_insitu.nodes.order import AnyCursor, Order
+from torchdata_insitu.nodes.verbs import NodeWithVerbs
 from torchdata_insitu.process_check import check_process
 
 __all__ = ["OrderedNode"]
 
 
-class OrderedNode[T, C: AnyCursor](BaseNode[T]):
+class OrderedNode[T, C: AnyCursor](NodeWithVerbs[T]):
     """A node whose state is the place of the next item it will hand out.
 
     Subclasses say which order they stand in (`order`), where their items come from (`_start`),

@@ -13,8 +13,7 @@ from torchdata.nodes import BaseNode
 
 from torchdata_insitu.errors import ClosedError, StateError
 from torchdata_insitu.nodes.collection import is_exiting, when_collected
-from torchdata_insitu.nodes.graph import walk
-from torchdata_insitu.nodes.ordered_node import OrderedNode
+from torchdata_insitu.nodes.verbs import NodeWithVerbs, interrupt, nodes_of_ours
 from torchdata_insitu.planning.cursor import Cursor
 from torchdata_insitu.planning.whole_number import whole_number
 from torchdata_insitu.process_check import check_process
@@ -132,9 +131,7 @@ class _Channel:
         with self.lock:
             is_inside = self.is_inside
         if is_inside:
-            for node in walk(self.source):
-                if isinstance(node, OrderedNode | Prefetcher):
-                    node.interrupt()
+            interrupt(nodes_of_ours(self.source))
         with self.lock:
             while self.is_inside and not is_exiting():
                 if not self.changed.wait(_STUCK_S):
@@ -146,7 +143,7 @@ class _Channel:
         self.items.clear()
 
 
-class Prefetcher(BaseNode[T]):
+class Prefetcher(NodeWithVerbs[T]):
     """Keeps up to `prefetch_factor` items of its source ready.
 
     Unlike torchdata's node of that name it never resets a source that its old thread is still

@@ -151,12 +151,10 @@ class ChunkPool:
             ClosedError: in a forked child.
         """
         check_process(self, self._pid)
-        terms = [(shape.name, floor[s], shape.slot_bytes) for s, shape in slots.items()]
-        new = PoolPass(self, name, terms, load)
-        new.sources = tuple(slots)
+        new = PoolPass(self, name, slots, floor, load)
         arenas = self._residency.reserve(slots, self._budget.limit_bytes)
         try:
-            others, (_, left) = self._do(
+            others, left = self._do(
                 lambda _: (list(self._live.passes), self._live.start(new, arenas))
             )
         except BaseException:

@@ -50,11 +50,11 @@ class LivePasses:
         self.passes: list[PoolPass] = []
         self.n_hits = 0
 
-    def start(self, new: PoolPass, arenas: Mapping[ChunkSource, Arena]) -> tuple[int, int]:
+    def start(self, new: PoolPass, arenas: Mapping[ChunkSource, Arena]) -> int:
         """Let a pass begin if its floor fits.
 
         Returns:
-            The budget with it, and the bytes of that which no other floor needs.
+            The bytes of the budget with it that no other floor needs.
         """
         others = sum(pool_pass.floor_bytes for pool_pass in self.passes)
         budget = self._budget.grown_for(others + new.floor_bytes)
@@ -64,7 +64,7 @@ class LivePasses:
             self._residency.add(arenas)
             self.passes.append(new)
             take_back(self.passes, budget, self._unadmit)
-        return budget, left
+        return left
 
     def ask(
         self, work: PoolWork, pool_pass: PoolPass, keys: Sequence[ChunkKey], admission: Admission

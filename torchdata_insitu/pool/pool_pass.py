@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
@@ -11,7 +11,7 @@ import numpy as np
 from torchdata_insitu.errors import BudgetError
 from torchdata_insitu.geometry.chunk_key import ChunkKey
 from torchdata_insitu.pool.admission import Admission
-from torchdata_insitu.pool.chunk_source import ChunkSource
+from torchdata_insitu.pool.chunk_source import ChunkSource, SlotShape
 from torchdata_insitu.pool.memory_budget import PoolBudget, text_of_bytes
 
 if TYPE_CHECKING:
@@ -66,21 +66,22 @@ class PoolPass:
         self,
         pool: ChunkPool,
         name: str,
-        terms: Sequence[tuple[str, int, int]],
+        slots: Mapping[ChunkSource, SlotShape],
+        floor: Mapping[ChunkSource, int],
         load: Callable[[Sequence[SlotFill]], None],
     ) -> None:
         """Made by `ChunkPool.open_pass` only."""
         self.pool = pool
         self.name = name
-        self.terms = terms
-        self.floor_bytes = sum(n_chunks * size for _, n_chunks, size in terms)
+        self.sources = tuple(slots)
+        self.terms = [(shape.name, floor[s], shape.slot_bytes) for s, shape in slots.items()]
+        self.floor_bytes = sum(n_chunks * size for _, n_chunks, size in self.terms)
         self.load = load
         self.held_bytes = 0
         self.queue: deque[tuple[ChunkKey, Admission]] = deque()
         self.ahead: deque[Admission] = deque()
         self.leases: dict[ChunkKey, int] = {}
         self.closed = False
-        self.sources: Collection[ChunkSource] = ()
 
     @property
     def reserved_bytes(self) -> int:

@@ -1,19 +1,18 @@
 """A store that counts what is read from it."""
 
-import copy
 import threading
 from collections import Counter
-from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Sequence
-from typing import Any, Self
+from collections.abc import AsyncIterator, Iterable, Sequence
+from typing import Any
 
 from zarr.abc.store import ByteRequest, Store
 from zarr.core.buffer import Buffer, BufferPrototype
-from zarr.storage import WrapperStore
 
 from torchdata_insitu.testing.chunk_keys import is_chunk
+from torchdata_insitu.testing.shared_copies import SharedCopiesStore
 
 
-class CountingStore(WrapperStore[Store]):
+class CountingStore(SharedCopiesStore):
     """Wraps a store and counts the reads of every key.
 
     Loaders read it on Zarr's event loop, also where the wrapped store is a local folder. Copies
@@ -95,18 +94,6 @@ class CountingStore(WrapperStore[Store]):
         self._count(key)
         return super().get_sync(key, prototype=prototype, byte_range=byte_range)
 
-    async def _get_many(
-        self, requests: Iterable[tuple[str, BufferPrototype, ByteRequest | None]]
-    ) -> AsyncGenerator[tuple[str, Buffer | None], None]:
-        # A wrapper would hand it to the wrapped store; this comes back to `get`.
-        async for item in Store._get_many(self, requests):  # noqa: SLF001
-            yield item
-
     def _count(self, key: str) -> None:
         with self._counting:
             self.gets[key] += 1
-
-    def _with_store(self, store: Store) -> Self:
-        other = copy.copy(self)
-        other._store = store  # noqa: SLF001
-        return other

@@ -1,16 +1,16 @@
 """What stores have in common that meddle with the reads of the store they wrap."""
 
 import asyncio
-import copy
-from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Sequence
-from typing import Any, Self
+from collections.abc import AsyncIterator, Iterable, Sequence
+from typing import Any
 
 from zarr.abc.store import ByteRequest, Store
 from zarr.core.buffer import Buffer, BufferPrototype
-from zarr.storage import WrapperStore
+
+from torchdata_insitu.testing.shared_copies import SharedCopiesStore
 
 
-class InterceptingStore(WrapperStore[Store]):
+class InterceptingStore(SharedCopiesStore):
     """Wraps a store so that every read of it goes through `get`.
 
     Zarr can read in several ways, some of which a wrapper hands to the wrapped store. Here all of
@@ -64,14 +64,3 @@ class InterceptingStore(WrapperStore[Store]):
     @property
     def _supports_sync_io(self) -> bool:
         return False
-
-    async def _get_many(
-        self, requests: Iterable[tuple[str, BufferPrototype, ByteRequest | None]]
-    ) -> AsyncGenerator[tuple[str, Buffer | None], None]:
-        async for item in Store._get_many(self, requests):  # noqa: SLF001
-            yield item
-
-    def _with_store(self, store: Store) -> Self:
-        other = copy.copy(self)
-        other._store = store  # noqa: SLF001
-        return other
