@@ -41,7 +41,7 @@ TORCH = (
     *("nodes/", "chain", "loader", "describe", "pipeline", "testing/", "lightning_/"),
     "geometry/torch_dtypes.py",
 )
-ZARR = ("geometry/metadata.py", "fetch/", "testing/")
+ZARR = ("geometry/metadata.py", "geometry/array_reading.py", "fetch/", "testing/")
 HOMES = {
     "torch": TORCH,
     "torchdata": TORCH,
