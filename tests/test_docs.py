@@ -8,7 +8,9 @@ import pytest
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
 # Pages whose blocks of Python can be run, one after the other.
-RUN = ["docs/memory.md", "docs/mixing.md", "docs/stores.md", "docs/transforms.md"]
+RUN = [
+    f"docs/{name}.md" for name in ("codecs", "dtypes", "memory", "mixing", "stores", "transforms")
+]
 BLOCK = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"\]\((?!https?://|#)([^)#]+)")
 

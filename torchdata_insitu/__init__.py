@@ -21,7 +21,8 @@ from torchdata_insitu.nodes.pin_memory import PinMemory
 from torchdata_insitu.nodes.prefetcher import Prefetcher
 from torchdata_insitu.nodes.sample_random import SampleRandom
 from torchdata_insitu.nodes.segment_node import SegmentNode
-from torchdata_insitu.pipeline import build_loader, open_arrays
+from torchdata_insitu.open_arrays import open_arrays
+from torchdata_insitu.pipeline import build_loader
 from torchdata_insitu.planning.plan import Plan
 from torchdata_insitu.planning.shuffle_quality import ShuffleQuality, shuffle_quality
 from torchdata_insitu.planning.split import Split, Splits

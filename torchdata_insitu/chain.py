@@ -114,6 +114,23 @@ class Chain:
             for array, count in counts(branch).items()
         }
 
+    def units(self) -> dict[str, str]:
+        """Units of the views that hold times, by view.
+
+        A view that the sources of a mix have in different units, or as no times in some of them, is
+        named for each source as `source/view`.
+        """
+        found: dict[str, dict[str, str | None]] = {}
+        for source, branch in self.branches.items():
+            for name, view in branch.planner.views.items():
+                found.setdefault(name, {})[source] = view.unit
+        return {
+            name if len(set(units.values())) == 1 else f"{source}/{name}": unit
+            for name, units in found.items()
+            for source, unit in units.items()
+            if unit is not None
+        }
+
     def floor_bytes(self, cursor: Cursor | MixCursor) -> int:
         """The least budget for a pass from a cursor on; of a mix, for all its sources together."""
         cursors = cursor.cursors if isinstance(cursor, MixCursor) else (cursor,)

@@ -229,14 +229,18 @@ def _array_text(branch: Branch, array: ArrayGeometry, name: str) -> str:
     if array.sample_axis_name:
         axis += f" {array.sample_axis_name!r}"
     return (
-        f"{name}: {array.dtype} {array.shape}, {axis}: {array.n_chunks} chunks of "
+        f"{name}: {array.decoding} {array.shape}, {axis}: {array.n_chunks} chunks of "
         f"{array.rows_per_chunk} samples ({text_of_bytes(array.chunk_bytes)}) in "
         f"{array.stored_per_chunk} stored; {branch.fetcher.describe(array)}"
     )
 
 
 def _at_most(branch: Branch, room: _Room) -> bool:
-    return branch.pool_node.pool.n_resident > 0 or room.budget_bytes > room.floor_bytes
+    space = branch.planner.space
+    if branch.pool_node.pool.n_resident or room.budget_bytes > room.floor_bytes:
+        return True
+    # A chunk that is planned to be read again can still be there: small blocks leave room.
+    return space.has_offsets or not space.grid.common
 
 
 def _reads_text(branch: Branch, start: Cursor, reads: Mapping[str, int], room: _Room) -> str:

@@ -137,6 +137,11 @@ class InSituLoader:
         return step + self._chain.order.steps_from(cursor)
 
     @property
+    def units(self) -> dict[str, str]:
+        """Units of the views that hold times as int64, such as "ns"; see `Chain.units`."""
+        return self._chain.units()
+
+    @property
     def expected_reads(self) -> int:
         """Stored chunks this rank reads from the place where this pass began to its end.
 
@@ -152,15 +157,7 @@ class InSituLoader:
 
     def stats(self) -> LoaderStats:
         """What was read and handed out since the loader was made; over a mix by `source/array`."""
-        chain = self._chain
-        return LoaderStats(
-            batches=self._n_batches,
-            reads=chain.by_array(lambda branch: branch.fetcher.n_reads),
-            missing=chain.by_array(lambda branch: branch.fetcher.n_missing),
-            retries=chain.by_array(lambda branch: branch.fetcher.n_retries),
-            bytes_read=sum(branch.fetcher.bytes_read for branch in chain.branches.values()),
-            wait_s=sum(branch.pool_node.wait_s for branch in chain.branches.values()),
-        )
+        return LoaderStats.of(self._chain, self._n_batches)
 
     def __iter__(self) -> Iterator[dict[str, Tensor]]:
         """An iterator over what is left of the epoch; the older one ends with `ClosedError`.

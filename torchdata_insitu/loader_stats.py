@@ -1,6 +1,9 @@
 """What a loader has done so far."""
 
 from dataclasses import dataclass
+from typing import Self
+
+from torchdata_insitu.chain import Chain
 
 __all__ = ["LoaderStats"]
 
@@ -26,6 +29,9 @@ class LoaderStats:
     """Batches handed out."""
     reads: dict[str, int]
     """Stored chunks asked for, by array; those read ahead are among them."""
+    requests: dict[str, int]
+    """Requests to the store for them, by array: as many as `reads` and `retries`, but for shards,
+    of which one request can bring several stored chunks and another the index."""
     missing: dict[str, int]
     """Stored chunks that were asked for, absent and read as the fill value, by array; what another
     loader on the pool has filled is counted there."""
@@ -35,3 +41,21 @@ class LoaderStats:
     """Encoded bytes read."""
     wait_s: float
     """Seconds the chain waited for chunks."""
+
+    @classmethod
+    def of(cls, chain: Chain, n_batches: int) -> Self:
+        """What the nodes of a chain have counted.
+
+        Args:
+            chain: The chain of the loader.
+            n_batches: Batches that the loader has handed out.
+        """
+        return cls(
+            batches=n_batches,
+            reads=chain.by_array(lambda branch: branch.fetcher.n_reads),
+            requests=chain.by_array(lambda branch: branch.fetcher.n_requests),
+            missing=chain.by_array(lambda branch: branch.fetcher.n_missing),
+            retries=chain.by_array(lambda branch: branch.fetcher.n_retries),
+            bytes_read=sum(branch.fetcher.bytes_read for branch in chain.branches.values()),
+            wait_s=sum(branch.pool_node.wait_s for branch in chain.branches.values()),
+        )

@@ -12,9 +12,8 @@ from torchdata.nodes import BaseNode
 from torchdata_insitu.errors import PlanError
 from torchdata_insitu.fetch.retry import RetryPolicy
 from torchdata_insitu.fetch.store_like import StoreLike
-from torchdata_insitu.fetch.stores import close_own_store, open_own_store, store_text
+from torchdata_insitu.fetch.stores import open_own_store
 from torchdata_insitu.geometry.array_geometry import ArrayGeometry
-from torchdata_insitu.geometry.metadata import read_arrays
 from torchdata_insitu.geometry.view import View
 from torchdata_insitu.loader import InSituLoader
 from torchdata_insitu.nodes.async_chunk_fetcher import AsyncChunkFetcher
@@ -27,55 +26,7 @@ from torchdata_insitu.planning.splits import Split
 from torchdata_insitu.planning.whole_number import whole_number
 from torchdata_insitu.pool.chunk_pool import ChunkPool
 
-__all__ = ["build_loader", "open_arrays"]
-
-
-def open_arrays(
-    store_or_url: StoreLike,
-    /,
-    names: Sequence[str] | str | None = None,
-    *,
-    sample_axis: int | str | Mapping[str, int | str] = 0,
-    decode_cf: bool = True,
-    store: str | None = None,
-) -> dict[str, ArrayGeometry]:
-    """The arrays of a store, by name: shapes, chunks and data types, no data.
-
-    Without names, all data arrays of the group; coordinates and grid mappings are left out, and so
-    is what no tensor can hold. Arrays of nested groups go by their path, a store whose root is an
-    array opens as `"data"`.
-
-    Args:
-        store_or_url: a Zarr store, or what `open_store` takes.
-        names: the arrays wanted; a name is taken at its word, whatever kind of array it is.
-        sample_axis: the axis along which samples are counted, as number or dimension name, for all
-            arrays or by array.
-        decode_cf: decode CF masks, scales and offsets as xarray does.
-        store: label of this store, for a loader over several.
-
-    Raises:
-        GeometryError: no such array, or one that cannot be read into tensors.
-        ReadError: the store cannot be read.
-
-    Example:
-        >>> import torchdata_insitu as tdi
-        >>> from torchdata_insitu.testing import make_store
-        >>> arrays = tdi.open_arrays(make_store({"t2m": (12, 2, 3)}, chunks=(4, 2, 3)))
-        >>> arrays["t2m"].field_shape
-        (2, 3)
-    """
-    opened = open_own_store(store_or_url)
-    try:
-        return read_arrays(
-            opened,
-            names,
-            sample_axis=sample_axis,
-            decode_cf=decode_cf,
-            label=store,
-            where=store_text(opened),
-        )
-    finally:
-        close_own_store(opened)
+__all__ = ["build_loader"]
 
 
 def build_loader(

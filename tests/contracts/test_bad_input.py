@@ -55,8 +55,6 @@ REFUSED_TYPES = {
     "fixed text": TEXT,
     "bytes": TEXT.astype("S2"),
     "text": TEXT.astype(np.dtypes.StringDType()),
-    "datetime": np.arange(10).astype("datetime64[s]"),
-    "timedelta": np.arange(10).astype("timedelta64[ns]"),
     "structured": np.zeros(10, [("a", "<f4"), ("b", "<i4")]),
 }
 

@@ -1,18 +1,25 @@
 """The error of a load waits for none of its other reads."""
 
+import itertools
 import os
+import threading
 
 import pytest
 from obstore.exceptions import PermissionDeniedError
 from zarr.core.sync import sync
 
 from tests.fake_stores import NeverAnswers, Raises, only
-from tests.fetch.loads import Loads, fetching, one_array
+from tests.fetch.loads import WAIT_S, Loads, fetching, one_array
+from tests.fetch.shard_stores import NOWHERE, Index, check_at_rest, sharded
 from tests.small_loaders import eventually
-from torchdata_insitu.errors import DecodeError
+from torchdata_insitu.errors import DecodeError, ReadError
+from torchdata_insitu.fetch.chunk_fetcher import Cancelled
+from torchdata_insitu.fetch.fetch_engine import FetchEngine
 from torchdata_insitu.fetch.limiter import limiter_of
 from torchdata_insitu.fetch.object_reads import ObjectReads
+from torchdata_insitu.fetch.retries import Retries
 from torchdata_insitu.fetch.retry import RetryPolicy
+from torchdata_insitu.fetch.shard_reads import ShardReads
 from torchdata_insitu.fetch.stores import open_store
 from torchdata_insitu.testing import FaultServer, make_store
 
@@ -120,3 +127,99 @@ def test_reads_of_files_that_wait_behind_those_of_another_loader_are_ended(tmp_p
         finally:
             pipe.write_bytes(content)
         assert not stalled.wait().errors
+
+
+# Two shards side by side, so that each load has a stored chunk in both.
+SIDE_BY_SIDE = {"shape": (16, 6), "chunks": (2, 3), "shards": (8, 3)}
+LEFT, RIGHT = "t/c/0/0", "t/c/0/1"
+LONG = RetryPolicy(first_delay_s=1000, longest_delay_s=1000, budget_s=10**6)
+
+
+class InTwoShards:
+    """Loads 0 and 1, of which load 0 lacks its stored chunk in the shard on the right."""
+
+    def __init__(self):
+        self.source = sharded(**SIDE_BY_SIDE)
+        buffer = self.source._store_dict[RIGHT]
+        content = Index(4).changed(buffer.to_bytes(), 0, (NOWHERE, NOWHERE))
+        self.source._store_dict[RIGHT] = type(buffer).from_bytes(content)
+        self.array = one_array(self.source, name="t")
+        self.loads = Loads(self.array, [0, 1])
+        self.has_failed = threading.Event()
+
+    def fetching(self, store, monkeypatch, **options):
+        """A fetcher that says when a load has failed and its other reads were looked for."""
+        end_failed = FetchEngine._end_failed
+
+        def noted(engine):
+            end_failed(engine)
+            self.has_failed.set()
+
+        monkeypatch.setattr(FetchEngine, "_end_failed", noted)
+        return fetching(store, self.array, on_missing="raise", decode_threads=2, **options)
+
+    def check_failed_alone(self):
+        eventually(lambda: 0 in self.loads.ends)
+        assert isinstance(self.loads.ends[0], ReadError)
+        assert 1 not in self.loads.ends
+
+
+def test_a_part_of_a_shard_is_not_waited_for_by_a_load_that_failed_meanwhile(monkeypatch):
+    """It fails while the index of its other shard is taken apart; then the part never comes."""
+    two = InTwoShards()
+    n_reads = itertools.count(1)
+    store = NeverAnswers(two.source, lambda key: key == LEFT and next(n_reads) > 1)
+    taken_apart = ShardReads.taken_apart
+
+    def late(reads, job, payload):
+        following = taken_apart(reads, job, payload)
+        if job.key == LEFT:
+            assert two.has_failed.wait(WAIT_S)
+        return following
+
+    with two.fetching(store, monkeypatch) as fetcher:
+        monkeypatch.setattr(ShardReads, "taken_apart", late)
+        fetcher.submit(two.loads.loads)
+        eventually(lambda: store.n_waiting)
+        two.check_failed_alone()
+        sync(store.answer())
+        assert two.loads.wait().ends[1] is None
+        check_at_rest(store)
+
+
+def test_a_shard_that_waits_for_its_next_try_holds_no_load_that_failed_meanwhile(monkeypatch):
+    two = InTwoShards()
+    store = Raises(two.source, lambda: ConnectionResetError("by peer"), only(LEFT))
+    delay_s = Retries.delay_s
+
+    def late(retries, job, error):
+        if job.key == LEFT:
+            assert two.has_failed.wait(WAIT_S)
+        return delay_s(retries, job, error)
+
+    with two.fetching(store, monkeypatch, retry=LONG) as fetcher:
+        monkeypatch.setattr(Retries, "delay_s", late)
+        fetcher.submit(two.loads.loads)
+        eventually(lambda: fetcher._engine._retries._waiting)
+        two.check_failed_alone()
+        fetcher.cancel()
+        assert isinstance(two.loads.wait().ends[1], Cancelled)
+        check_at_rest(store)
+
+
+@pytest.mark.parametrize("stalled", [1, 2], ids=["index", "part"])
+def test_a_load_leaves_the_read_of_a_shard_when_it_fails(monkeypatch, stalled):
+    two = InTwoShards()
+    n_reads = itertools.count(1)
+    left = NeverAnswers(two.source, lambda key: key == LEFT and next(n_reads) >= stalled)
+    store = NeverAnswers(left, only(RIGHT))
+    with two.fetching(store, monkeypatch) as fetcher:
+        fetcher.submit(two.loads.loads)
+        eventually(lambda: store.n_waiting == left.n_waiting == 1)
+        sync(store.answer())
+        two.check_failed_alone()
+        sync(left.answer())
+        assert two.loads.wait().ends[1] is None
+        # The slot of the other one was not written to any more.
+        assert two.loads.n_calls == 2
+        check_at_rest(store)

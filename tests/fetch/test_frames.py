@@ -13,6 +13,7 @@ from torchdata_insitu.fetch.frames import (
     blosc_stated_size,
     lz4_stated_size,
     zstd_stated_size,
+    zstd_total_size,
 )
 
 # Around the sizes at which the zstd header takes a longer field.
@@ -59,6 +60,39 @@ def test_cut_blosc_frame_is_an_error(cut):
         blosc_stated_size(memoryview(frame[:cut]))
 
 
+def test_bytes_behind_a_blosc_frame_are_an_error():
+    frame = bytes(numcodecs.Blosc().encode(np.arange(1000)))
+    with pytest.raises(FrameError, match=f"states {len(frame)} stored bytes"):
+        blosc_stated_size(memoryview(frame + b"x"))
+
+
+NO_SIZE = b"\x28\xb5\x2f\xfd\x00\x58" + (5 << 3 | 1).to_bytes(3, "little") + b"hello"
+SKIPPABLE = b"\x5f\x2a\x4d\x18\x04\x00\x00\x00abcd"
+
+
+@pytest.mark.parametrize("checksum", [True, False])
+@pytest.mark.parametrize("sizes", [(1,), (70_000,), (300, 1, 200_000), (0, 5), (131_072, 131_073)])
+def test_zstd_frames_state_their_size_together(sizes, checksum):
+    zstd = numcodecs.Zstd(checksum=checksum)
+    contents = [
+        np.random.default_rng(0).bytes(size // 2) + bytes(size - size // 2) for size in sizes
+    ]
+    frames = [bytes(zstd.encode(content)) for content in contents]
+    assert zstd_total_size(memoryview(b"".join(frames))) == sum(sizes)
+    assert zstd_total_size(memoryview(SKIPPABLE.join([b"", *frames, b""]))) == sum(sizes)
+    assert zstd_total_size(memoryview(NO_SIZE.join([*frames, b""]))) is None
+    for cut in {1, len(frames[-1]) // 2}:
+        with pytest.raises(FrameError):
+            zstd_total_size(memoryview(b"".join(frames)[:-cut]))
+
+
+@pytest.mark.parametrize("behind", [b"x", b"\0" * 20, b"\x28\xb5\x2f", SKIPPABLE[:-1]])
+@pytest.mark.parametrize("frame", [NO_SIZE, bytes(numcodecs.Zstd().encode(b"content"))])
+def test_what_is_no_zstd_frame_behind_one_is_an_error(frame, behind):
+    with pytest.raises(FrameError):
+        zstd_total_size(memoryview(frame + behind))
+
+
 @pytest.mark.parametrize("payload", [b"", b"\x01\x00\x00\x00"])
 def test_lz4_payload_without_content_is_an_error(payload):
     with pytest.raises(FrameError):
@@ -70,6 +104,9 @@ def test_any_bytes_are_read_or_refused(payload):
     view = memoryview(payload)
     zstd_stated_size(view)
     zstd_stated_size(memoryview(b"\x28\xb5\x2f\xfd" + payload))
+    for frames in (payload, b"\x28\xb5\x2f\xfd" + payload, NO_SIZE + payload):
+        with contextlib.suppress(FrameError):
+            assert (zstd_total_size(memoryview(frames)) or 0) >= 0
     for stated_size in (blosc_stated_size, lz4_stated_size):
         with contextlib.suppress(FrameError):
             assert stated_size(view) >= 0

@@ -176,6 +176,78 @@ def test_withdrawing_mends_counts_that_an_interrupt_left(limiter):
     permit.end()
 
 
+def test_the_parts_of_a_read_end_one_by_one(limiter):
+    reader = Reader(limiter, max_inflight=1)
+    permit = reader.ask(90)
+    permit.landed(80)
+    parts = permit.split([30, 20, 10])
+    assert [part.n_bytes for part in parts] == [30, 20, 10]
+    assert (limiter.n_inflight, limiter.n_bytes, limiter._n_begun) == (0, 60, 1)
+    # It was one read, whatever is left of it.
+    others = [reader.ask(1)]
+    others[0].landed(1)
+    assert reader.ask(1) is None
+    permit.end()
+    assert limiter.n_bytes == 60 + 1
+    for part, left in zip(parts, (31, 11, 1), strict=True):
+        assert part.is_idle
+        part.end()
+        part.end()
+        assert limiter.n_bytes - sum(late.n_bytes for late in reader.late) == left
+    assert len(reader.late) == 1
+    for late in (*others, *reader.late):
+        late.end()
+    assert (limiter.n_inflight, limiter.n_bytes, limiter._n_begun) == (0, 0, 0)
+    assert not limiter._permits
+
+
+@pytest.mark.parametrize("is_landed", [True, False])
+def test_a_read_of_no_parts_ends(limiter, is_landed):
+    permit = Reader(limiter).ask(50)
+    if is_landed:
+        permit.landed(40)
+    assert permit.split([]) == []
+    assert (limiter.n_inflight, limiter.n_bytes, limiter._n_begun) == (0, 0, 0)
+    assert not limiter._permits
+
+
+@pytest.mark.parametrize("sizes", [[], [10], [10, 10]])
+def test_what_a_split_frees_goes_to_who_waits(limiter, sizes):
+    reader, waits = Reader(limiter, 10), Reader(limiter, 10)
+    permit = reader.ask(90)
+    permit.landed(90)
+    assert waits.ask(60) is None
+    parts = permit.split(sizes)
+    assert [late.n_bytes for late in waits.late] == [60]
+    for each in (*parts, *waits.late):
+        each.end()
+    assert (limiter.n_inflight, limiter.n_bytes, limiter._n_begun) == (0, 0, 0)
+
+
+def test_the_parts_of_what_was_withdrawn_count_for_nothing(limiter):
+    reader = Reader(limiter)
+    permit = reader.ask(50)
+    permit.landed(50)
+    reader.account.withdraw()
+    for part in permit.split([20, 30]):
+        assert limiter.n_bytes == 0
+        part.end()
+    assert (limiter.n_inflight, limiter.n_bytes, limiter._n_begun) == (0, 0, 0)
+
+
+def test_withdrawing_ends_the_parts_that_wait(limiter):
+    reader = Reader(limiter)
+    permit = reader.ask(50)
+    permit.landed(50)
+    first, second = permit.split([20, 30])
+    first.is_idle = False
+    reader.account.withdraw()
+    assert (limiter.n_bytes, limiter._n_begun, limiter._permits) == (20, 1, {first})
+    second.end()
+    first.end()
+    assert (limiter.n_bytes, limiter._n_begun, limiter._permits) == (0, 0, set())
+
+
 def always():
     return True
 

@@ -217,7 +217,7 @@ def test_slow_files_may_be_missing_damaged_or_larger_than_they_were(tmp_path, ma
 
 
 def read_whole(files, name):
-    return files(SimpleNamespace(request=SimpleNamespace(key=name)))
+    return files(SimpleNamespace(key=name, span=None))
 
 
 def test_memory_for_files_is_used_again_and_small_files_leave_that_of_large_ones(tmp_path):

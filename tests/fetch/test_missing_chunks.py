@@ -2,12 +2,14 @@
 
 import asyncio
 import json
+import re
 import signal
 import threading
 
 import numpy as np
 import pytest
 import zarr
+from zarr.core.buffer import cpu, default_buffer_prototype
 from zarr.core.sync import sync
 from zarr.storage import MemoryStore, WrapperStore
 
@@ -86,26 +88,102 @@ def test_sparse_array_is_accepted(empty):
     check(empty, "group/t")
 
 
-@pytest.mark.parametrize("in_memory", [True, False])
-def test_keys_of_another_shape_are_named(tmp_path, in_memory):
-    """Chunks stored as 0/1 under metadata that lacks its separator."""
-    store = make_store(
-        {"t": (4, 4)},
-        chunks=(2, 2),
-        zarr_format=2,
-        path=None if in_memory else tmp_path,
-        chunk_key_encoding={"name": "v2", "separator": "/"},
-    )
-    from zarr.core.buffer import cpu, default_buffer_prototype
+ENCODINGS = [
+    (2, "v2", "."),
+    (2, "v2", "/"),
+    (3, "v2", "."),
+    (3, "v2", "/"),
+    (3, "default", "."),
+    (3, "default", "/"),
+]
 
-    document = json.loads(sync(store.get("t/.zarray", default_buffer_prototype())).to_bytes())
-    del document["dimension_separator"]
-    sync(store.set("t/.zarray", cpu.Buffer.from_bytes(json.dumps(document).encode())))
+
+def restate(store, encoding):
+    """Metadata of array "t" that state another encoding than its chunks have."""
+    zarr_format, name, separator = encoding
+    key = "t/.zarray" if zarr_format == 2 else "t/zarr.json"
+    document = json.loads(sync(store.get(key, default_buffer_prototype())).to_bytes())
+    if zarr_format == 2:
+        document["dimension_separator"] = separator
+    else:
+        settings = {"name": name, "configuration": {"separator": separator}}
+        document["chunk_key_encoding"] = settings
+    sync(store.set(key, cpu.Buffer.from_bytes(json.dumps(document).encode())))
+
+
+def store_of(encoding, path=None, shape=(4, 2), **options):
+    zarr_format, name, separator = encoding
+    return make_store(
+        {"t": shape, "u": (4, 2)},
+        chunks={"t": (2, *shape[1:]), "u": (2, 2)},
+        zarr_format=zarr_format,
+        path=path,
+        chunk_key_encoding={"name": name, "separator": separator},
+        **options,
+    )
+
+
+@pytest.mark.parametrize("listing", ["folder", "memory", "refused", "unsupported"])
+@pytest.mark.parametrize(
+    "stored, stated",
+    [(a, b) for a in ENCODINGS for b in ENCODINGS if a[0] == b[0] and a != b],
+    ids=lambda encoding: "{}{}{}".format(*encoding),
+)
+def test_keys_of_another_shape_are_named(tmp_path, stored, stated, listing):
+    """Whether keys can be listed or not, and though another array is well."""
+    store = store_of(stored, tmp_path if listing == "folder" else None)
+    restate(store, stated)
     assert (zarr.open_array(store, path="t")[...] == 0).all()
-    with pytest.raises(GeometryError) as caught:
-        check(store)
-    assert "'0.0'" in str(caught.value)
-    assert any(f"'{i}/{j}'" in str(caught.value) for i in "01" for j in "01")
+    wrap = {"refused": RefusesListing, "unsupported": CannotList}.get(listing, lambda store: store)
+    store = wrap(store)
+    t, u = one_array(store, name="t"), one_array(store, name="u")
+    with fetching(store, t, u) as fetcher:
+        loads = Loads(u)
+        fetcher.submit(loads.loads)
+        assert not loads.wait().errors
+        with pytest.raises(GeometryError) as caught:
+            fetcher.check_missing(t)
+    for zarr_format, name, separator in (stored, stated):
+        start = f"c{separator}" if (zarr_format, name) == (3, "default") else ""
+        shape = f"'{start}[01]{re.escape(separator)}0'"
+        assert re.search(shape, str(caught.value)), shape
+
+
+@pytest.mark.parametrize("shape", [(4,), (4, 2)])
+def test_equal_keys_of_other_separators_are_right(shape):
+    """With the sample axis alone there is nothing to separate."""
+    store = RefusesListing(store_of((2, "v2", "/"), shape=shape))
+    restate(store, (2, "v2", "." if shape == (4,) else "/"))
+    array = one_array(store, name="t")
+    with fetching(store, array) as fetcher:
+        loads = Loads(array)
+        fetcher.submit(loads.loads)
+        np.testing.assert_array_equal(loads.wait().values, np.arange(np.prod(shape)).reshape(shape))
+        assert fetcher.n_missing == {"t": 0}
+
+
+def test_a_sparse_array_with_other_keys_is_found_out_without_listing():
+    """Its first chunk is missing as well, so that only a later one shows how keys are spelled."""
+    store = store_of((3, "default", "/"), shape=(9, 2))
+    restate(store, (3, "default", "."))
+    for key in ("t/c/0/0", "t/c/1/0", "t/c/2/0", "t/c/3/0"):
+        sync(store.delete(key))
+    store = RefusesListing(store)
+    array = one_array(store, name="t")
+    with (
+        fetching(store, array) as fetcher,
+        pytest.raises(GeometryError, match=r"'c/4/0'.*'c\.0\.0'"),
+    ):
+        fetcher.check_missing(array)
+
+
+@pytest.mark.parametrize("in_memory", [True, False])
+def test_keys_that_another_encoding_has_left_behind_do_no_harm(tmp_path, in_memory):
+    store = store_of((3, "default", "/"), None if in_memory else tmp_path, shape=(40, 2))
+    for number in range(19):
+        sync(store.set(f"t/{number}.0", cpu.Buffer.from_bytes(b"left behind")))
+        sync(store.delete(f"t/c/{number}/0"))
+    check(store, "t")
 
 
 def test_listing_stops_at_the_first_chunk():

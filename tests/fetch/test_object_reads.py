@@ -16,6 +16,7 @@ from zarr.storage import ObjectStore
 
 from tests.contracts.watchdog import promptly
 from tests.fetch.loads import WAIT_S, Loads, fetching, one_array
+from tests.fetch.shard_stores import Index, check_at_rest, sharded, values_of
 from tests.small_loaders import eventually
 from torchdata_insitu.errors import DecodeError, ReadError
 from torchdata_insitu.fetch.chunk_fetcher import Cancelled, ChunkFetcher
@@ -279,6 +280,43 @@ def test_cancelling_from_many_sides_ends_every_load_once(server, store, values):
             else:
                 assert type(loads.ends[run]) is Cancelled
     eventually(lambda: limiter_of(store).n_inflight == 0 and limiter_of(store).n_bytes == 0)
+
+
+def test_parts_of_shards_are_ranges_of_objects():
+    source = sharded((16, 6), (2, 6), (16, 6), codec="none")
+    with FaultServer(source) as server:
+        store = open_store(server.url)
+        loads = loaded_runs(store, [3, 4])
+        np.testing.assert_array_equal(loads.values, values_of(source)[6:10])
+        asked = [entry.byte_range for entry in server.log if "/c/" in entry.key]
+    suffix, part = asked
+    assert suffix == f"bytes=-{Index(8).n_bytes}"
+    first, last = part.removeprefix("bytes=").split("-")
+    assert int(last) - int(first) + 1 == 96
+
+
+def loaded_runs(store, runs):
+    array = one_array(store, name="t")
+    with fetching(store, array) as fetcher:
+        loads = Loads(array, runs)
+        fetcher.submit(loads.loads)
+        return loads.wait()
+
+
+def test_more_stored_chunks_of_shards_than_reads_may_be_under_way():
+    """Every part is a read of its own, since what lies between is long."""
+    source = sharded((40, 20_000), (1, 20_000), (40, 20_000), codec="none")
+    with FaultServer(source) as server:
+        store = open_store(server.url)
+        array = one_array(store, name="t")
+        runs = list(range(0, 40, 3))
+        with fetching(store, array, max_inflight=2) as fetcher:
+            loads = Loads(array, runs)
+            fetcher.submit(loads.loads)
+            np.testing.assert_array_equal(loads.wait().values, values_of(source)[::3])
+            assert server.most_inflight <= 2
+            assert fetcher.counts_of(array).n_requests == 1 + len(runs)
+            check_at_rest(store)
 
 
 EXIT = """

@@ -58,7 +58,14 @@ class Rig:
         self.counts = ReadCounts([self.array])
         retries = Retries(RetryPolicy(), self.come.append)
         self.decoding = DecodeThreads(1, self.decode)
-        steps = JobSteps(self.decoding, self.counts, self.account, retries, missing_is_error=False)
+        steps = JobSteps(
+            self.decoding,
+            self.counts,
+            self.account,
+            retries,
+            missing_is_error=False,
+            take_apart=lambda *_: None,
+        )
         self.threads = ReaderThreads(self.door.read, steps, n_threads, "reads")
         self.account.granted = self.threads.granted
         self.generation = Generation()
@@ -81,7 +88,7 @@ class Rig:
         jobs = self.threads.take_waiting()
         self.account.withdraw()
         for job in jobs:
-            job.running.end_request(None)
+            job.end(None)
         return jobs
 
     def close(self):

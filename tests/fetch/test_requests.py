@@ -1,10 +1,13 @@
 """Requests name the keys that Zarr wrote, and cover every element of a chunk once."""
 
+import json
+
 import numpy as np
 import pytest
 import zarr
 from hypothesis import given
 from hypothesis import strategies as st
+from zarr.core.buffer import cpu
 from zarr.core.sync import collect_aiterator
 from zarr.storage import MemoryStore
 
@@ -99,3 +102,75 @@ def test_chunk_that_is_not_there_is_refused(run, tile):
     array = one_array(make_store({"t": (6, 2)}, chunks=(2, 2)))
     with pytest.raises(GeometryError, match=r"'t' has the chunks \(0, 0\) to \(2, 0\)"):
         RequestTable(array).requests(run, tile)
+
+
+@pytest.mark.parametrize("name", ["t", "group/t"])
+@pytest.mark.parametrize(
+    "shape, chunks, shards, axis",
+    [
+        ((20, 6), (2, 3), (8, 6), 0),
+        ((6, 20), (3, 2), (6, 8), 1),
+        ((7, 5, 4), (2, 2, 3), (4, 6, 3), 0),
+        ((1, 3), (8, 8), (16, 8), 0),
+        ((9,), (1,), (4,), 0),
+    ],
+)
+def test_stored_chunks_are_the_entries_of_the_shards_that_zarr_wrote(
+    name, shape, chunks, shards, axis
+):
+    values = np.ones(shape, "u1")
+    store = make_store({name: values}, chunks=chunks, shards=shards)
+    array = one_array(store, sample_axis=axis)
+    requests = [
+        request for run in range(array.n_chunks) for request in RequestTable(array).requests(run)
+    ]
+    assert {request.key for request in requests} == chunk_keys(store, f"{name}/")
+    # Of every stored chunk that begins inside the array, its shard and its number there.
+    expected = {}
+    inner = [size // chunk for size, chunk in zip(shards, chunks, strict=True)]
+    for number in np.ndindex(*[-(-n // c) for n, c in zip(shape, chunks, strict=True)]):
+        shard = [k // n for k, n in zip(number, inner, strict=True)]
+        within = [k % n for k, n in zip(number, inner, strict=True)]
+        key = "/".join([name, "c", *map(str, shard)])
+        expected[number] = (key, int(np.ravel_multi_index(within, inner)))
+    assert {r.coordinates: (r.key, r.place.entry) for r in requests} == expected
+    assert {request.place.n_entries for request in requests} == {int(np.prod(inner))}
+    for request in requests:
+        mates = [key for key, _ in expected.values() if key == request.key]
+        assert request.place.n_inside == len(mates)
+        assert request.shape == chunks
+
+
+def test_stored_chunks_without_shards_have_no_place():
+    array = one_array(make_store({"t": (6, 2)}, chunks=(2, 2)))
+    assert RequestTable(array).requests(0)[0].place is None
+
+
+@given(data=st.data())
+def test_requests_of_uneven_chunks_have_the_shape_that_zarr_wrote(data):
+    """The last size of an axis reaches past its end by any number."""
+    sizes = [
+        data.draw(st.lists(st.integers(1, 5), min_size=1, max_size=4), label="sizes")
+        for _ in range(2)
+    ]
+    shape = [sum(axis) - data.draw(st.integers(0, axis[-1] - 1)) for axis in sizes]
+    axis = data.draw(st.integers(0, 1), label="sample axis")
+    grid = {"name": "rectilinear", "configuration": {"kind": "inline", "chunk_shapes": sizes}}
+    store = make_store({"t": shape}, chunks=[max(axis) for axis in sizes])
+    meta = json.loads(store._store_dict["t/zarr.json"].to_bytes())
+    text = json.dumps({**meta, "chunk_grid": grid}).encode()
+    store._store_dict["t/zarr.json"] = cpu.Buffer.from_bytes(text)
+    array = one_array(store, sample_axis=axis)
+    covered = np.zeros(shape, int)
+    for run in range(array.n_chunks):
+        rows, *_ = array.sample_chunks.bounds(run)
+        for request in RequestTable(array).requests(run):
+            i, j = request.coordinates
+            assert request.shape == (sizes[0][i], sizes[1][j])
+            rows_here = slice(rows, rows + request.target[0].stop)
+            np.moveaxis(covered, axis, 0)[rows_here, request.target[1]] += 1
+            stored = np.empty(request.shape)
+            assert np.moveaxis(stored, axis, 0)[request.clip].shape == tuple(
+                part.stop - part.start for part in request.target
+            )
+    assert (covered == 1).all()

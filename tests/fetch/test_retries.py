@@ -42,17 +42,16 @@ class Time:
             function()
 
 
-class Running:
-    is_over = has_failed = False
-
-
 class Job:
     """As much of a job as `Retries` looks at."""
 
     def __init__(self):
-        self.running = Running()
+        self.has_failed = False
         self.n_attempts = self.n_damaged = 0
         self.began_s = 0.0
+
+    def take_failed(self):
+        return [self] if self.has_failed else []
 
 
 def failed_read(cause=None):
@@ -140,7 +139,7 @@ def test_a_job_that_was_taken_does_not_go_on(moment, tried):
     retries, jobs = make_retries(moment, tried), [Job(), Job()]
     for job in jobs:
         retries.wait(job, 1.0)
-    jobs[1].running.has_failed = True
+    jobs[1].has_failed = True
     assert retries.take(failed_only=True) == [jobs[1]]
     assert retries.take() == [jobs[0]]
     moment.pass_until(2.0)

@@ -80,6 +80,8 @@ def caused(error, cause):
         obstore_errors.InvalidPathError("a//b"),
         obstore_errors.UnknownConfigurationKeyError("regoin"),
         generic("410"),
+        generic("416 Range Not Satisfiable"),
+        AnswerError(416),
         AnswerError(401),
         AnswerError(403),
         AnswerError(410),

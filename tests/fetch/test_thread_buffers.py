@@ -15,11 +15,13 @@ def test_memory_is_used_again():
     buffers = ThreadBuffers()
     assert address(buffers.encoded(100)) == address(buffers.encoded(50))
     assert address(buffers.decoded(100)) == address(buffers.decoded(50))
+    assert address(buffers.cast(100)) == address(buffers.cast(50))
 
 
 def test_scratch_has_exactly_the_size_asked_for():
     buffers = ThreadBuffers()
-    assert [buffers.decoded(n).size for n in (10, 100, 10)] == [10, 100, 10]
+    for scratch in (buffers.decoded, buffers.cast):
+        assert [scratch(n).size for n in (10, 100, 10)] == [10, 100, 10]
 
 
 def test_larger_buffer_takes_over_what_was_read():

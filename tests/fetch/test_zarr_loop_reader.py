@@ -2,12 +2,15 @@
 
 import asyncio
 
+import numpy as np
 import pytest
+from zarr.abc.store import RangeByteRequest, SuffixByteRequest
 from zarr.core.sync import sync
 from zarr.storage import WrapperStore
 
 from tests.fake_stores import NeverAnswers, is_chunk
 from tests.fetch.loads import Loads, fetching, one_array
+from tests.fetch.shard_stores import Index, check_at_rest, sharded, values_of
 from tests.small_loaders import eventually
 from torchdata_insitu.fetch.limiter import limiter_of
 from torchdata_insitu.fetch.zarr_loop_reader import ZarrLoopReader
@@ -72,3 +75,42 @@ def test_a_task_is_cancelled_once_however_often_that_is_asked_for():
         sync(lets_go())
         eventually(lambda: store.is_clean)
         eventually(lambda: limiter_of(store).n_inflight == 0)
+
+
+def test_a_store_is_asked_for_the_end_and_for_parts_of_a_shard():
+    asked = []
+
+    class Asked(WrapperStore):
+        async def get(self, key, prototype, byte_range=None):
+            if is_chunk(key):
+                asked.append(byte_range)
+            return await super().get(key, prototype, byte_range)
+
+    store = Asked(sharded((16, 6), (2, 6), (16, 6), codec="none"))
+    array = one_array(store)
+    with fetching(store, array) as fetcher:
+        loads = Loads(array, [3])
+        fetcher.submit(loads.loads)
+        np.testing.assert_array_equal(loads.wait().values, values_of(store)[6:8])
+    suffix, part = asked[:2]
+    assert suffix == SuffixByteRequest(Index(8).n_bytes)
+    assert isinstance(part, RangeByteRequest)
+    assert part.end - part.start == 48
+
+
+def test_the_loop_outlives_a_store_that_raises_an_interrupt_for_a_part():
+    class Interrupted(WrapperStore):
+        async def get(self, key, prototype, byte_range=None):
+            if byte_range is not None:
+                raise KeyboardInterrupt
+            return await super().get(key, prototype, byte_range)
+
+    store = Interrupted(sharded((16, 6), (2, 6), (16, 6)))
+    array = one_array(store)
+    with fetching(store, array) as fetcher:
+        loads = Loads(array, [3])
+        fetcher.submit(loads.loads)
+        loads.wait()
+        # The whole shard is asked for instead.
+        np.testing.assert_array_equal(loads.values, values_of(store)[6:8])
+        check_at_rest(store)

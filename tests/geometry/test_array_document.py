@@ -4,6 +4,17 @@ import pytest
 from torchdata_insitu.errors import GeometryError
 from torchdata_insitu.geometry.array_document import ArrayDocument
 
+FIELDS = [
+    {"name": "u", "data_type": "float32"},
+    {
+        "name": "v",
+        "data_type": {
+            "name": "numpy.timedelta64",
+            "configuration": {"unit": "s", "scale_factor": 10},
+        },
+    },
+]
+
 
 def format_2(attributes=None, **document):
     return ArrayDocument("a", {"zarr_format": 2, "shape": [9, 4], **document}, attributes or {})
@@ -44,6 +55,19 @@ def test_dimension_names_are_found_where_each_writer_puts_them(array, expected):
             ),
             ">i2",
         ),
+        (format_2(dtype=">M8[D]"), ">M8[D]"),
+        (
+            format_2(dtype="<f4", codecs=[{"name": "bytes", "configuration": {"endian": "big"}}]),
+            "<f4",
+        ),
+        (format_2(dtype=[["u", ">f4"], ["v", "|u1"]]), [("u", ">f4"), ("v", "u1")]),
+        (
+            format_3(
+                data_type={"name": "struct", "configuration": {"fields": FIELDS}},
+                codecs=[{"name": "bytes", "configuration": {"endian": "big"}}],
+            ),
+            [("u", ">f4"), ("v", ">m8[10s]")],
+        ),
     ],
 )
 def test_stored_dtype_keeps_the_stored_byte_order(array, expected):
@@ -53,18 +77,29 @@ def test_stored_dtype_keeps_the_stored_byte_order(array, expected):
 @pytest.mark.parametrize(
     "array, advice",
     [
-        (format_2(dtype="<M8[ns]"), "int64"),
-        (format_2(dtype="<m8[s]"), "int64"),
         (format_2(dtype="<U5"), "integer codes"),
         (format_2(dtype="|S5"), "integer codes"),
         (format_2(dtype="|O"), "integer codes"),
-        (format_2(dtype=[["u", "<f4"], ["v", "<i2"]]), "each of its fields"),
+        (format_2(dtype="|V8"), "bytes of a meaning"),
+        (format_2(dtype="<f16"), "float32"),
+        (format_2(dtype="<c32"), "float32"),
+        (format_2(dtype=[["u", "<f4"], ["v", "|O"]]), "each of its fields"),
+        (format_2(dtype=[["u", "<f4", [2]], ["v", "<i2"]]), "each of its fields"),
+        (format_2(dtype=[["u", "<f4"], ["u", "<i2"]]), "each of its fields"),
+        (format_2(dtype=[]), "each of its fields"),
+        (format_2(dtype="f4,i2"), "float32"),
         (format_2(dtype="no such thing"), "float32"),
         (format_3(data_type="string"), "integer codes"),
         (format_3(data_type={"name": "fixed_length_utf32"}), "integer codes"),
-        (format_3(data_type={"name": "numpy.datetime64"}), "int64"),
+        (format_3(data_type={"name": "numpy.datetime64"}), "unit"),
         (format_3(data_type={"name": "struct"}), "each of its fields"),
+        (format_3(data_type={"name": "variable_length_bytes"}), "bytes of a meaning"),
+        (format_3(data_type="r16"), "bytes of a meaning"),
         (format_3(data_type="bfloat16"), "float32"),
+        (format_3(data_type="float8_e4m3"), "float32"),
+        (format_3(data_type="int4"), "float32"),
+        (format_3(data_type={"name": "acme.money", "configuration": {"x": 1}}), "float32"),
+        (format_3(data_type=7), "float32"),
         (format_3(data_type=None), "float32"),
     ],
 )
@@ -72,6 +107,13 @@ def test_a_dtype_without_tensor_is_refused_with_advice(array, advice):
     with pytest.raises(GeometryError, match=r"array 'a' has dtype .* cannot become") as caught:
         array.stored_dtype()
     assert advice in str(caught.value)
+
+
+def test_a_long_dtype_is_shown_by_its_beginning():
+    array = format_2(dtype=[[f"field {n}", "|O"] for n in range(1000)])
+    with pytest.raises(GeometryError, match="field 0") as caught:
+        array.stored_dtype()
+    assert len(str(caught.value)) < 400
 
 
 @pytest.mark.parametrize("shape", [None, [3, -1], [3.0], "3", [True]])

@@ -65,8 +65,49 @@ def test_a_grid_is_given_by_one_usable_step_or_edge_list(step, edges):
 
 
 def test_a_chunk_that_does_not_exist_has_no_bounds():
-    with pytest.raises(GeometryError, match="chunk 3 is outside the 3 chunks"):
-        AxisChunks.regular(10, 4).bounds(3)
+    for ask in (AxisChunks.regular(10, 4).bounds, AxisChunks.regular(10, 4).stored_size):
+        with pytest.raises(GeometryError, match="chunk 3 is outside the 3 chunks"):
+            ask(3)
+
+
+@pytest.mark.parametrize(
+    "length, sizes, step, edges, overhang",
+    [
+        (10, [4, 4, 2], None, (0, 4, 8, 10), 0),
+        (10, [4, 4, 9], None, (0, 4, 8, 10), 7),
+        (10, [4, 4, 4], 4, None, 0),
+        (10, [5, 5], 5, None, 0),
+        (10, [12], 12, None, 0),
+        (10, [3, 7, 5, 5], None, (0, 3, 10), 0),
+        (10, [5, 5, 3], 5, None, 0),
+        (0, [4, 5], 1, None, 0),
+        (0, [], 1, None, 0),
+    ],
+)
+def test_stored_sizes_become_a_step_where_they_are_equal(length, sizes, step, edges, overhang):
+    axis = AxisChunks.of_sizes(length, sizes)
+    assert (axis.length, axis.step, axis.edges, axis.overhang) == (length, step, edges, overhang)
+    used = [axis.stored_size(chunk) for chunk in range(axis.n_chunks)]
+    assert used == sizes[: axis.n_chunks]
+    assert axis.largest == (max(used) if used else step)
+
+
+@pytest.mark.parametrize("sizes", [[4, 5], [], [4, 0, 6], [11, -1], [-5]])
+def test_stored_sizes_that_do_not_cover_the_axis_are_refused(sizes):
+    with pytest.raises(GeometryError, match="do not cover an axis of 10"):
+        AxisChunks.of_sizes(10, sizes)
+
+
+def test_many_sizes_are_not_all_shown():
+    with pytest.raises(GeometryError) as raised:
+        AxisChunks.of_sizes(10**6, [7] * 1000)
+    assert len(str(raised.value)) < 200
+
+
+@pytest.mark.parametrize("step, edges, overhang", [(4, None, 1), (None, (0, 4, 10), -1)])
+def test_only_edges_have_an_overhang(step, edges, overhang):
+    with pytest.raises(GeometryError, match="overhang"):
+        AxisChunks(length=10, step=step, edges=edges, overhang=overhang)
 
 
 def test_grid_counts_chunks_per_axis():

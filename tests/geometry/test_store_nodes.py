@@ -111,14 +111,48 @@ def test_consolidated_metadata_gives_names_where_listing_gives_none(can_list):
         fake = Hidden(documents, can_list=can_list)
         return await walk(fake, await read_node(fake, ""))
 
-    root, array = asyncio.run(run())
+    root, array, gone = asyncio.run(run())
     assert (root.path, array.path) == ("", "g/a")
     assert array.document["shape"] == [10]
+    with pytest.raises(GeometryError, match="'gone' is in the consolidated metadata, but has no"):
+        gone.array()
 
 
 def test_consolidated_metadata_of_format_3_lies_in_the_group_document():
     group = {**GROUP_3, "consolidated_metadata": {"metadata": {"a": ARRAY_3}}}
     assert list(walked({"zarr.json": group, "a/zarr.json": ARRAY_3}, can_list=False)) == ["", "a"]
+
+
+def test_a_group_may_hold_nodes_of_the_other_format():
+    array_2 = {"zarr_format": 2, "shape": [3]}
+    assert list(walked({"zarr.json": GROUP_3, "a/.zarray": array_2, "b/zarr.json": ARRAY_3})) == [
+        "",
+        "a",
+        "b",
+    ]
+    found = walked({".zgroup": GROUP_2, "g/zarr.json": GROUP_3, "g/a/.zarray": array_2})
+    assert list(found) == ["", "g", "g/a"]
+
+
+def test_an_array_of_both_formats_is_that_of_its_group():
+    both = {"a/.zarray": {"zarr_format": 2, "shape": [2]}, "a/zarr.json": ARRAY_3}
+    assert walked({"zarr.json": GROUP_3, **both})["a"].document == ARRAY_3
+    assert walked({".zgroup": GROUP_2, **both})["a"].document["zarr_format"] == 2
+
+
+def test_folders_without_documents_are_not_entered():
+    assert list(walked({"zarr.json": GROUP_3, "implicit/a/zarr.json": ARRAY_3, "README": {}})) == [
+        ""
+    ]
+
+
+@pytest.mark.parametrize("attributes", [[1], 3, "x", True])
+def test_an_array_is_not_read_without_its_attributes(attributes):
+    found = node({"zarr.json": {**ARRAY_3, "attributes": attributes}})
+    with pytest.raises(GeometryError, match="'data' has attributes that are no JSON object"):
+        found.array()
+    assert node({"zarr.json": {**ARRAY_3, "attributes": None}}).array().attributes == {}
+    assert node({"zarr.json": {**GROUP_3, "attributes": attributes}}).is_group
 
 
 def test_a_store_that_neither_lists_nor_has_consolidated_metadata_says_so():

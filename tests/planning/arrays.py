@@ -4,6 +4,7 @@ import numpy as np
 
 from torchdata_insitu.geometry.array_geometry import ArrayGeometry
 from torchdata_insitu.geometry.chunk_grid import AxisChunks, ChunkGrid
+from torchdata_insitu.geometry.value_decoding import ValueDecoding
 
 
 def make_array(name, length, chunks, *, field=(4,), field_chunks=(4,), axis="time", store=None):
@@ -18,12 +19,10 @@ def make_array(name, length, chunks, *, field=(4,), field_chunks=(4,), axis="tim
         path=name,
         store=store,
         shape=(length, *field),
-        stored_dtype=np.dtype("f4"),
-        dtype=np.dtype("f4"),
         sample_axis=0,
         grid=ChunkGrid((sample_chunks, *field_axes)),
         dimension_names=(axis, *(None for _ in field)),
         zarr_format=3,
         metadata="{}",
-        cf=None,
+        decoding=ValueDecoding(np.dtype("f4"), np.dtype("f4")),
     )

@@ -12,6 +12,7 @@ class FakeSpace:
     n_columns = 2
     array_names = ("own", "coarse")
     stored_per_chunk = (2, 5)
+    shard_units = 1
 
     def __init__(self, lengths, reach=0):
         self.lengths = [int(n) for n in lengths]

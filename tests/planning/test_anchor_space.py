@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from tests.planning.arrays import make_array
 from torchdata_insitu.errors import GeometryError, PlanError
 from torchdata_insitu.geometry.cf_packing import CFPacking
+from torchdata_insitu.geometry.value_decoding import ValueDecoding
 from torchdata_insitu.planning.anchor_space import AnchorSpace
 from torchdata_insitu.planning.draw_space import DrawSpace
 from torchdata_insitu.planning.split import Split
@@ -148,7 +149,9 @@ def test_views_that_cannot_be_drawn_together_are_refused():
 def test_an_array_read_in_two_ways_has_two_names():
     twice = (
         make_array("t2m", 100, 24),
-        dataclasses.replace(make_array("t2m", 100, 24), dtype=np.dtype("f8")),
+        dataclasses.replace(
+            make_array("t2m", 100, 24), decoding=ValueDecoding(np.dtype("f4"), np.dtype("f8"))
+        ),
     )
     assert AnchorSpace({"x": twice[0], "mask": twice[1]}).array_names == ("t2m#0", "t2m#1")
 
@@ -157,7 +160,9 @@ def test_digests_tell_axes_and_packings_apart():
     square = make_array("t2m", 100, 24, field=(100,), field_chunks=(24,))
     turned = dataclasses.replace(square, sample_axis=1)
     packing = CFPacking((np.float32(-1),), None, None, square.dtype, square.dtype)
-    packed = dataclasses.replace(square, cf=packing)
+    packed = dataclasses.replace(
+        square, decoding=ValueDecoding(square.dtype, square.dtype, cf=packing)
+    )
     digests = {AnchorSpace({"x": array}).digest()["arrays"] for array in (square, turned, packed)}
     assert len(digests) == 3
 

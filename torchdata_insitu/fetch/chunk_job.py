@@ -1,13 +1,14 @@
-"""A load on its way: the state that its requests share, and one request of it."""
+"""A load on its way: the state that its requests share, and one stored chunk of it."""
 
 import sys
 import threading
 from collections import deque
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
+from torchdata_insitu.fetch.byte_span import ByteSpan
 from torchdata_insitu.fetch.chunk_load import Cancelled, ChunkLoad
 from torchdata_insitu.fetch.decoder import ChunkDecoder
 from torchdata_insitu.fetch.limiter import Permit
@@ -86,47 +87,115 @@ class RunningLoad:
             threading.excepthook(threading.ExceptHookArgs((*sys.exc_info(), where)))
 
 
-class ChunkJob:
-    """One request of one load, until it has been decoded or dropped.
+class ReadJob(Protocol):
+    """One read, until what it brought is decoded or dropped.
 
-    It is in exactly one place at any time: queued or read by a reader, in the queue of the decode
-    threads, at one of these, or waiting to be tried again.
+    A job is in exactly one place at any time: queued or read by a reader, in the queue of the
+    decode threads, at one of these, or waiting to be tried again. Who has it ends it, or passes it
+    on.
     """
 
-    __slots__ = (
-        "began_s",
-        "decoder",
-        "error",
-        "has_come",
-        "n_attempts",
-        "n_damaged",
-        "payload",
-        "permit",
-        "request",
-        "running",
-    )
-
-    def __init__(self, running: RunningLoad, request: Request, decoder: ChunkDecoder) -> None:
-        self.running = running
-        self.request = request
-        self.decoder = decoder
-        self.permit: Permit | None = None
-        """For the read under way and its bytes."""
-        self.has_come = False
-        """Whether the read has ended: with `payload`, `error`, or neither for a missing key."""
-        self.payload: NDArray[np.uint8] | None = None
-        self.error: BaseException | None = None
-        """What the store raised; while the job waits to be tried again, what it failed with."""
-        self.n_attempts = 0
-        """Times it was read."""
-        self.n_damaged = 0
-        """Times it did not decode."""
-        self.began_s = 0.0
-        """When it was read first, by the clock of `Retries`."""
+    permit: Permit | None
+    """For the read under way and its bytes."""
+    has_come: bool
+    """Whether the read has ended: with `payload`, `error`, or neither for a missing key."""
+    payload: NDArray[np.uint8] | None
+    error: BaseException | None
+    """What the store raised; while the job waits to be tried again, what it failed with."""
+    n_attempts: int
+    """Times it was read."""
+    n_damaged: int
+    """Times it did not decode."""
+    began_s: float
+    """When it was read first, by the clock of `Retries`."""
 
     @property
     def array(self) -> ArrayGeometry:
         """The array."""
+
+    @property
+    def request(self) -> Request:
+        """A stored chunk that the read is for."""
+
+    @property
+    def key(self) -> str:
+        """What is read."""
+
+    @property
+    def span(self) -> ByteSpan | None:
+        """Which bytes of it; None for all."""
+
+    @property
+    def is_over(self) -> bool:
+        """Whether a further read is of no use to anybody."""
+
+    @property
+    def has_failed(self) -> bool:
+        """Whether every load that it is for has failed."""
+
+    def expected_bytes(self, stored_chunk: int) -> int:
+        """Encoded bytes to reckon with, where a stored chunk of the array has so many."""
+
+    def count_reads(self) -> int:
+        """Stored chunks that are read for the first time; called as a read begins."""
+
+    def end(self, error: BaseException | None) -> None:
+        """It is over, for every load that it is for."""
+
+    def end_permit(self) -> None:
+        """The bytes are decoded or dropped."""
+
+    def forget(self, failure: BaseException | None) -> None:
+        """Be as before the read, but for what was tried and how it failed last."""
+
+    def take_failed(self) -> "list[ReadJob]":
+        """What may be ended at once, since the load it is for has failed; itself if that is all."""
+
+
+class ReadState:
+    """What is known of the read of a job."""
+
+    __slots__ = (*("began_s", "error", "has_come", "n_attempts", "n_damaged", "payload", "permit"),)
+
+    def __init__(self) -> None:
+        self.permit: Permit | None = None
+        self.has_come = False
+        self.payload: NDArray[np.uint8] | None = None
+        self.error: BaseException | None = None
+        self.n_attempts = 0
+        self.n_damaged = 0
+        self.began_s = 0.0
+
+    def end_permit(self) -> None:
+        """See `ReadJob.end_permit`."""
+        permit, self.permit = self.permit, None
+        if permit is not None:
+            permit.account.limiter.end(permit)
+
+    def forget(self, failure: BaseException | None) -> None:
+        """See `ReadJob.forget`."""
+        self.has_come = False
+        self.payload = None
+        self.error = failure
+
+
+class ChunkJob(ReadState):
+    """One stored chunk of one load, read or to be read by itself."""
+
+    __slots__ = ("_is_counted", "decoder", "request", "running")
+
+    span = None
+
+    def __init__(self, running: RunningLoad, request: Request, decoder: ChunkDecoder) -> None:
+        super().__init__()
+        self.running = running
+        self.request = request
+        self.decoder = decoder
+        self._is_counted = False
+
+    @property
+    def array(self) -> ArrayGeometry:
+        """See `ReadJob`."""
         return self.running.load.array
 
     @property
@@ -134,22 +203,45 @@ class ChunkJob:
         """The slot."""
         return self.running.load.out
 
-    def end_permit(self) -> None:
-        """The bytes are decoded or dropped."""
-        permit, self.permit = self.permit, None
-        if permit is not None:
-            permit.account.limiter.end(permit)
+    @property
+    def key(self) -> str:
+        """See `ReadJob`."""
+        return self.request.key
 
-    def forget(self, failure: BaseException | None) -> None:
-        """Be as before the read, but for what was tried and how it failed last."""
-        self.has_come = False
-        self.payload = None
-        self.error = failure
+    @property
+    def is_over(self) -> bool:
+        """See `ReadJob`."""
+        return self.running.is_over
+
+    @property
+    def has_failed(self) -> bool:
+        """See `ReadJob`."""
+        return self.running.has_failed
+
+    def expected_bytes(self, stored_chunk: int) -> int:
+        """See `ReadJob`."""
+        return stored_chunk
+
+    def count_reads(self) -> int:
+        """See `ReadJob`."""
+        is_counted, self._is_counted = self._is_counted, True
+        return 0 if is_counted else 1
+
+    def end(self, error: BaseException | None) -> None:
+        """See `ReadJob`."""
+        self.running.end_request(error)
+
+    def take_failed(self) -> list[ReadJob]:
+        """See `ReadJob`."""
+        return [self] if self.running.has_failed else []
 
 
-def take_failed(jobs: deque[ChunkJob] | set[ChunkJob]) -> list[ChunkJob]:
-    """Remove and return the jobs whose load has failed, under the lock of whoever has them."""
-    taken = [job for job in jobs if job.running.has_failed]
-    for job in taken:
-        jobs.remove(job)
+def take_failed(jobs: deque[ReadJob] | set[ReadJob]) -> list[ReadJob]:
+    """Remove and return what is for loads that have failed, under the lock of whoever has them."""
+    taken: list[ReadJob] = []
+    for job in list(jobs):
+        failed = job.take_failed()
+        if job in failed:
+            jobs.remove(job)
+        taken += failed
     return taken

@@ -5,7 +5,7 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from torchdata_insitu.errors import FetchError
+from torchdata_insitu.errors import FetchError, GeometryError
 from torchdata_insitu.geometry.array_geometry import ArrayGeometry
 
 
@@ -51,6 +51,20 @@ class ChunkLoad:
         self.out = out
         self.done = done
         self.n_missing = 0
+
+    def check_slot(self) -> None:
+        """Refuse a slot into which its chunk cannot be decoded.
+
+        Raises:
+            GeometryError: Codecs write bytes: it would hold numbers, but others.
+        """
+        array, out = self.array, self.out
+        if out.shape != array.chunk_shape or out.dtype != array.dtype or not out.flags.c_contiguous:
+            msg = (
+                f"a slot of array {array.name!r} has shape {array.chunk_shape} and dtype "
+                f"{array.dtype} in C order, not {out.shape} and {out.dtype}"
+            )
+            raise GeometryError(msg)
 
     def __repr__(self) -> str:
         return f"ChunkLoad({self.array.name!r}, {self.sample_run}, {self.field_tile})"

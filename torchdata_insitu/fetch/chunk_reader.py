@@ -4,7 +4,7 @@ import threading
 from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
-from torchdata_insitu.fetch.chunk_job import ChunkJob
+from torchdata_insitu.fetch.chunk_job import ReadJob
 
 
 class LeavingThreads(NamedTuple):
@@ -22,27 +22,27 @@ class ChunkReader(Protocol):
     Its text, `str(reader)`, says how it reads.
     """
 
-    def submit(self, jobs: Sequence[ChunkJob], *, first: bool = False) -> None:
+    def submit(self, jobs: Sequence[ReadJob], *, first: bool = False) -> None:
         """Queue jobs, on request before all others; never blocks.
 
         Raises:
             RuntimeError: Nothing can read them; no job was queued.
         """
 
-    def take_waiting(self) -> list[ChunkJob]:
+    def take_waiting(self) -> list[ReadJob]:
         """Remove and return every job whose bytes have not come.
 
         Nothing writes into their slots, so that they can be ended at once.
         """
 
-    def take_failed(self) -> list[ChunkJob]:
+    def take_failed(self) -> list[ReadJob]:
         """Remove and return those of them whose load has failed."""
 
-    def land(self, job: ChunkJob) -> bool:
+    def land(self, job: ReadJob) -> bool:
         """Bring the values of one stored chunk into its slot; runs on a decode thread.
 
         Returns:
-            False where the job went back to the reader instead.
+            False where the job went back to the reader instead, or others go on with what came.
 
         Raises:
             ReadError: The store did not give the bytes.

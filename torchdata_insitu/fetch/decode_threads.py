@@ -4,7 +4,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Sequence
 
-from torchdata_insitu.fetch.chunk_job import ChunkJob, take_failed
+from torchdata_insitu.fetch.chunk_job import ReadJob, take_failed
 from torchdata_insitu.fetch.thread_crew import ThreadCrew
 
 
@@ -14,17 +14,17 @@ class DecodeThreads:
     Threads refer to this object and to `perform`, never to the fetcher whose collection ends them.
     """
 
-    def __init__(self, n_threads: int, perform: Callable[[ChunkJob], None]) -> None:
+    def __init__(self, n_threads: int, perform: Callable[[ReadJob], None]) -> None:
         self.n_threads = n_threads
         self._perform = perform
-        self._queue: deque[ChunkJob] = deque()
+        self._queue: deque[ReadJob] = deque()
         self._lock = threading.Lock()
         # The lock itself is what is held: an interrupt inside the methods of a `Condition`, which
         # are plain Python, could leave it locked for ever.
         self._changed = threading.Condition(self._lock)
         self._crew = ThreadCrew()
 
-    def put(self, jobs: Sequence[ChunkJob], *, first: bool = False) -> None:
+    def put(self, jobs: Sequence[ReadJob], *, first: bool = False) -> None:
         """Queue jobs and wake as many threads; never blocks.
 
         Args:
@@ -43,14 +43,14 @@ class DecodeThreads:
                 self._queue.extend(jobs)
             self._changed.notify(len(jobs))
 
-    def take(self) -> list[ChunkJob]:
+    def take(self) -> list[ReadJob]:
         """Remove and return the jobs that no thread has begun."""
         with self._lock:
             jobs = list(self._queue)
             self._queue.clear()
         return jobs
 
-    def take_failed(self) -> list[ChunkJob]:
+    def take_failed(self) -> list[ReadJob]:
         """Remove and return those of them whose load has failed."""
         with self._lock:
             return take_failed(self._queue)

@@ -9,11 +9,13 @@ import weakref
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
+import numpy as np
+from numpy.typing import NDArray
 from zarr.abc.store import Store
 from zarr.storage import ObjectStore
 
 from torchdata_insitu.errors import GeometryError, ReadError
-from torchdata_insitu.fetch.chunk_job import ChunkJob, Generation, RunningLoad
+from torchdata_insitu.fetch.chunk_job import ChunkJob, Generation, ReadJob, RunningLoad
 from torchdata_insitu.fetch.chunk_load import ChunkLoad
 from torchdata_insitu.fetch.chunk_reader import ChunkReader
 from torchdata_insitu.fetch.cpu_share import cores_per_rank
@@ -31,6 +33,8 @@ from torchdata_insitu.fetch.reader_threads import MOST_READER_THREADS, ReaderThr
 from torchdata_insitu.fetch.requests import RequestTable
 from torchdata_insitu.fetch.retries import Retries
 from torchdata_insitu.fetch.retry import RetryPolicy
+from torchdata_insitu.fetch.shard_job import ShardJob
+from torchdata_insitu.fetch.shard_reads import NextJobs, ShardReads
 from torchdata_insitu.fetch.stores import store_text
 from torchdata_insitu.fetch.thread_buffers import ThreadBuffers
 from torchdata_insitu.fetch.uninterrupted import uninterrupted
@@ -68,12 +72,14 @@ class FetchEngine:
         self._threads = DecodeThreads(n_threads, self._perform)
         self._retries = Retries(retry, self._read_again)
         self._account = limiter_of(store).account(max(1, max_inflight))
+        self._shards = ShardReads(self.counts)
         steps = JobSteps(
             self._threads,
             self.counts,
             self._account,
             self._retries,
             missing_is_error=on_missing == "raise",
+            take_apart=self._take_apart,
         )
         root = local_root(store)
         self._reader = self._choose_reader(store, root, steps, buffers)
@@ -82,7 +88,7 @@ class FetchEngine:
         self._lock = threading.Lock()
         self._loads_lock = threading.Lock()
         self.generation = Generation()
-        self._taken: deque[ChunkJob] = deque()
+        self._taken: deque[ReadJob] = deque()
 
     def _choose_reader(
         self, store: Store, root: str | None, steps: JobSteps, buffers: ThreadBuffers
@@ -91,7 +97,7 @@ class FetchEngine:
         n_threads = min(account.max_inflight, MOST_READER_THREADS)
         reader: LocalFileReader | ReaderThreads | ZarrLoopReader
         if root is not None:
-            reader = LocalFileReader(root, steps, buffers, n_threads)
+            reader = LocalFileReader(root, steps, buffers, n_threads, shards=self._shards)
         elif type(store) is ObjectStore and account.max_inflight <= MOST_READER_THREADS:
             # A subclass or a wrapper may override `get`; more threads cost more than tasks.
             reads = ObjectReads(store.store)
@@ -112,9 +118,10 @@ class FetchEngine:
         planned = []
         for load in loads:
             table = self._table(load.array)
-            _check_slot(load)
+            load.check_slot()
             planned.append((load, table.requests(load.sample_run, load.field_tile)))
         jobs: list[ChunkJob] = []
+        left: list[ReadJob] = []
         try:
             with self._lock:
                 own = self.generation if generation is None else generation
@@ -123,14 +130,17 @@ class FetchEngine:
                     running = RunningLoad(load, len(requests), own, self._loads_lock)
                     decoder = self._decoders[load.array]
                     jobs.extend(ChunkJob(running, request, decoder) for request in requests)
-                if jobs and not is_late:
-                    self._reader.submit(jobs)
+                left += jobs
+                if not is_late:
+                    following = self._shards.grouped(jobs)
+                    left[:] = [*following.reads, *following.landed]
+                    self._queue(following, left)
             if is_late:
                 uninterrupted(lambda: _end(jobs))
         except RuntimeError as cause:
             # No thread could be started, or Zarr's loop is closed: the process is on its way out.
             error = ReadError(f"nothing reads from {store_text(self._store)} any more: {cause}")
-            uninterrupted(lambda: _end(jobs, error))
+            uninterrupted(lambda: _end(left, error))
 
     def start(self, name: str, is_live: Callable[[], bool]) -> None:
         """See `ChunkFetcher.start`."""
@@ -195,7 +205,11 @@ class FetchEngine:
 
     def describe(self, array: ArrayGeometry) -> str:
         """See `ChunkFetcher.describe`."""
-        return f"{self._reader}; {self._decoders[array].path}"
+        path = f"{self._reader}; {self._decoders[array].path}"
+        if array.shards is None:
+            return path
+        shape = tuple(axis.largest for axis in array.shards.grid.axes)
+        return f"{path}; in shards of {shape}"
 
     def _table(self, array: ArrayGeometry) -> RequestTable:
         table = self._tables.get(array)
@@ -204,6 +218,40 @@ class FetchEngine:
             msg = f"array {array.name!r} is none of those this fetcher was made for: {names}"
             raise GeometryError(msg)
         return table
+
+    def _queue(self, following: NextJobs, left: list[ReadJob], *, first: bool = False) -> None:
+        """Queue jobs, under the lock; what was queued leaves `left`, also before an error.
+
+        Raises:
+            RuntimeError: Nothing reads or decodes any more.
+        """
+        if following.landed:
+            jobs = following.landed[::-1] if first else following.landed
+            self._threads.put(jobs, first=first)
+            del left[len(following.reads) :]
+        if following.reads:
+            jobs = following.reads[::-1] if first else following.reads
+            self._reader.submit(jobs, first=first)
+            left.clear()
+
+    def _take_apart(self, job: ShardJob, payload: NDArray[np.uint8] | None) -> None:
+        """Go on with what the read of a shard has brought; runs on a decode thread.
+
+        Under the lock, as in `_keep`: who cancels finds the stored chunks where they are put, or
+        has declared their loads over.
+        """
+        following = self._shards.taken_apart(job, payload)
+        left = [*following.reads, *following.landed]
+        error: BaseException | None = None
+        with self._lock:
+            if not all(job.is_over for job in left):
+                try:
+                    self._queue(following, left, first=True)
+                except RuntimeError as cause:
+                    error = cause
+        for job_left in left:
+            job_left.end_permit()
+            job_left.end(error)
 
     def _take_all(self) -> None:
         # In this order: a pass that starts after an interrupt in between has a generation that goes
@@ -223,7 +271,7 @@ class FetchEngine:
         if self._taken:
             uninterrupted(lambda: _end(self._drained()))
 
-    def _drained(self) -> Iterator[ChunkJob]:
+    def _drained(self) -> Iterator[ReadJob]:
         while self._taken:
             try:
                 job = self._taken.popleft()
@@ -231,10 +279,10 @@ class FetchEngine:
                 return
             yield job
 
-    def _perform(self, job: ChunkJob) -> None:
-        if job.running.is_over:
+    def _perform(self, job: ReadJob) -> None:
+        if job.is_over:
             job.end_permit()
-            job.running.end_request(None)
+            job.end(None)
             return
         try:
             is_done = self._reader.land(job)
@@ -244,14 +292,15 @@ class FetchEngine:
         else:
             if is_done:
                 job.end_permit()
-                job.running.end_request(None)
+                job.end(None)
 
-    def _fail(self, job: ChunkJob, error: BaseException) -> None:
+    def _fail(self, job: ReadJob, error: BaseException) -> None:
         final: BaseException | None = None
         try:
             forget_frames(error)
-            if not job.running.is_over:
-                delay_s = self._retries.delay_s(job, error)
+            if not job.is_over:
+                is_widened = self._shards.widen(job, error)
+                delay_s = 0.0 if is_widened else self._retries.delay_s(job, error)
                 if delay_s is not None and self._keep(job, error, delay_s):
                     return
                 final = self._retries.final(job, error)
@@ -259,7 +308,7 @@ class FetchEngine:
             # The errors of stores are code of others too, and so is a policy: a job that nobody
             # ends is waited for for ever.
             final = failure
-        job.running.end_request(final)
+        job.end(final)
         if final is not None:
             self._end_failed()
 
@@ -274,34 +323,34 @@ class FetchEngine:
             job.end_permit()
         _end([*waiting, *queued])
 
-    def _keep(self, job: ChunkJob, error: BaseException, delay_s: float) -> bool:
+    def _keep(self, job: ReadJob, error: BaseException, delay_s: float) -> bool:
         """Try a job again, at once or later; False where it has to end instead."""
         # Under the lock, thread A (a decode thread) either comes before thread B that cancels, and
         # B finds the job where it is put, or sees that the load is over.
         with self._lock:
-            if job.running.is_over:
+            if job.is_over:
                 return False
             job.forget(error)
             try:
                 if delay_s:
                     self._retries.wait(job, delay_s)
                 else:
-                    self._reader.submit((job,), first=True)
+                    self._reader.submit((self._shards.again(job),), first=True)
             except RuntimeError:
                 return False
         return True
 
-    def _read_again(self, job: ChunkJob) -> None:
+    def _read_again(self, job: ReadJob) -> None:
         """The time of a job has come; runs on Zarr's loop."""
         failure = job.error
         final: BaseException | None = None
         try:
             with self._lock:
-                is_over = job.running.is_over
+                is_over = job.is_over
                 if not is_over and not self._retries.is_spent(job):
                     job.forget(None)
                     try:
-                        self._reader.submit((job,), first=True)
+                        self._reader.submit((self._shards.again(job),), first=True)
                     except RuntimeError:
                         pass
                     else:
@@ -310,20 +359,9 @@ class FetchEngine:
                 final = self._retries.final(job, failure)
         except BaseException as error:  # noqa: BLE001 - as in `_fail`
             final = error
-        job.running.end_request(final)
+        job.end(final)
         if final is not None:
             self._end_failed()
-
-
-def _check_slot(load: ChunkLoad) -> None:
-    # Codecs write bytes: a slot of another dtype would hold numbers, but others.
-    array, out = load.array, load.out
-    if out.shape != array.chunk_shape or out.dtype != array.dtype or not out.flags.c_contiguous:
-        msg = (
-            f"a slot of array {array.name!r} has shape {array.chunk_shape} and dtype {array.dtype} "
-            f"in C order, not {out.shape} and {out.dtype}"
-        )
-        raise GeometryError(msg)
 
 
 def _join(threads: Iterable[threading.Thread], timeout_s: float | None) -> None:
@@ -333,11 +371,11 @@ def _join(threads: Iterable[threading.Thread], timeout_s: float | None) -> None:
             thread.join(None if end is None else max(0.0, end - time.monotonic()))
 
 
-def _end(jobs: Iterable[ChunkJob], error: BaseException | None = None) -> None:
+def _end(jobs: Iterable[ReadJob], error: BaseException | None = None) -> None:
     interrupt: BaseException | None = None
     for job in jobs:
         try:
-            job.running.end_request(error)
+            job.end(error)
         except BaseException as raised:  # noqa: BLE001 - raised once the others have ended
             interrupt = raised
     if interrupt is not None:

@@ -52,6 +52,24 @@ def decode_error(
     return error
 
 
+def shard_error(
+    array: ArrayGeometry, request: Request, fault: str, stored_bytes: int
+) -> DecodeError:
+    """A shard, or what was read of it, does not hold what it has to."""
+    return DecodeError(
+        f"cannot read the shard of {_where(array, request)}: {fault} ({stored_bytes} bytes came): "
+        "the object is damaged, or it was written with other metadata; write it again"
+    )
+
+
+def cast_error(array: ArrayGeometry, request: Request, fault: str) -> DecodeError:
+    """A stored value is none of the dtype that was asked for."""
+    return DecodeError(
+        f"cannot cast {_where(array, request)}: {fault}; open the array with a wider dtype than "
+        f"dtype={array.dtype.name!r}, or without dtype"
+    )
+
+
 def missing_error(array: ArrayGeometry, request: Request) -> ReadError:
     """A stored chunk does not exist, and that is not allowed."""
     return ReadError(

@@ -2,16 +2,18 @@
 
 import threading
 from collections.abc import Callable
+from typing import cast
 
 import numpy as np
 from numpy.typing import NDArray
 
-from torchdata_insitu.fetch.chunk_job import ChunkJob
+from torchdata_insitu.fetch.chunk_job import ChunkJob, ReadJob
 from torchdata_insitu.fetch.decode_threads import DecodeThreads
 from torchdata_insitu.fetch.fetch_errors import missing_error, read_error
 from torchdata_insitu.fetch.limiter import Account, Permit
 from torchdata_insitu.fetch.read_counts import ReadCounts
 from torchdata_insitu.fetch.retries import Retries
+from torchdata_insitu.fetch.shard_job import ShardJob
 
 
 class JobSteps:
@@ -20,6 +22,7 @@ class JobSteps:
     Attributes:
         threads: Where a job goes whose bytes came.
         account: Whose permits it asks for.
+        take_apart: What the read of a shard has brought goes here; may raise `DecodeError`.
     """
 
     def __init__(
@@ -30,15 +33,17 @@ class JobSteps:
         retries: Retries,
         *,
         missing_is_error: bool,
+        take_apart: Callable[[ShardJob, NDArray[np.uint8] | None], None],
     ) -> None:
         self.threads = threads
         self.account = account
+        self.take_apart = take_apart
         self._limiter = account.limiter
         self._counts = counts
         self._retries = retries
         self._missing_is_error = missing_is_error
 
-    def ask(self, job: ChunkJob, n_bytes: int | None = None) -> Permit | None:
+    def ask(self, job: ReadJob, n_bytes: int | None = None) -> Permit | None:
         """A permit for the read of a job; None where `account.granted` gets one later.
 
         Args:
@@ -46,25 +51,23 @@ class JobSteps:
             n_bytes: Encoded bytes to reckon with; None for what earlier reads of the array brought.
         """
         if n_bytes is None:
-            n_bytes = self._counts.of(job.array).expected_bytes
+            n_bytes = job.expected_bytes(self._counts.of(job.array).expected_bytes)
         return self._limiter.ask(self.account, n_bytes)
 
-    def begin(self, job: ChunkJob, permit: Permit) -> None:
+    def begin(self, job: ReadJob, permit: Permit) -> None:
         """The read of a job begins."""
         permit.is_idle = False
         job.permit = permit
-        if self._retries.begin(job):
-            self._counts.asked(job.array)
-        else:
-            self._counts.asked_again(job.array)
+        is_first = self._retries.begin(job)
+        self._counts.requested(job.array, job.count_reads(), again=not is_first)
 
     def come(
         self,
-        job: ChunkJob,
+        job: ReadJob,
         payload: NDArray[np.uint8] | None,
         error: BaseException | None,
         lock: threading.Lock,
-        is_wanted: Callable[[ChunkJob], bool],
+        is_wanted: Callable[[ReadJob], bool],
     ) -> None:
         """The read of a job has ended: hand it to the decode threads, or drop what came.
 
@@ -97,10 +100,13 @@ class JobSteps:
             job.end_permit()
         elif refused is not None:
             job.end_permit()
-            job.running.end_request(refused)
+            job.end(refused)
 
-    def decode(self, job: ChunkJob) -> None:
+    def decode(self, job: ReadJob) -> bool:
         """Decode a stored chunk that has come into its slot; runs on a decode thread.
+
+        Returns:
+            False where others go on with what has come: it was the read of a shard.
 
         Raises:
             ReadError: The store raised, or the chunk is missing and must not.
@@ -111,12 +117,17 @@ class JobSteps:
         if job.error is not None:
             raise read_error(job.array, job.request, job.error)
         payload, job.payload = job.payload, None
+        if isinstance(job, ShardJob):
+            self.take_apart(job, payload)
+            return False
+        stored_chunk = cast("ChunkJob", job)
         if payload is None:
-            self.missing(job)
+            self.missing(stored_chunk)
         else:
-            job.decoder.decode(payload, job.request, job.out)
+            stored_chunk.decoder.decode(payload, job.request, stored_chunk.out)
+        return True
 
-    def found(self, job: ChunkJob, n_bytes: int) -> None:
+    def found(self, job: ReadJob, n_bytes: int) -> None:
         """Bytes came that are decoded at once, by the thread that has read them.
 
         The request counts on until the end of the decode, where nobody waits for its place.
@@ -139,8 +150,10 @@ class JobSteps:
         self._counts.missed(job.array)
         job.running.note_missing()
 
-    def _found(self, job: ChunkJob, n_bytes: int) -> None:
-        if job.n_damaged:
+    def _found(self, job: ReadJob, n_bytes: int) -> None:
+        if isinstance(job, ShardJob):
+            self._counts.came(n_bytes)
+        elif job.n_damaged:
             self._counts.found_again(n_bytes)
         else:
             self._counts.found(job.array, n_bytes)

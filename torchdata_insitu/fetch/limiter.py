@@ -12,7 +12,7 @@ import os
 import threading
 import weakref
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from zarr.abc.store import Store
 
@@ -29,9 +29,9 @@ _READS_PER_REQUEST = 2
 class Permit:
     """One read that is begun, until its bytes are decoded or dropped."""
 
-    __slots__ = ("account", "in_air", "is_idle", "n_bytes")
+    __slots__ = ("account", "in_air", "is_idle", "n_bytes", "n_reads")
 
-    def __init__(self, account: Account, n_bytes: int) -> None:
+    def __init__(self, account: Account, n_bytes: int, *, n_reads: int = 1) -> None:
         self.account = account
         """Whose read it is."""
         self.in_air = True
@@ -40,6 +40,16 @@ class Permit:
         """Whether nobody works for it just now, so that `Account.withdraw` may end it."""
         self.n_bytes = n_bytes
         """Encoded bytes that count, expected at first and then those that came."""
+        self.n_reads = n_reads
+        """Reads that count: 0 for all but the first part of one."""
+
+    def split(self, sizes: Sequence[int]) -> list[Permit]:
+        """Permits for the parts of what this one's read has brought, in place of it.
+
+        Parts end one by one, as they are decoded. Where this permit has ended meanwhile, theirs
+        have too.
+        """
+        return self.account.limiter.split(self, sizes)
 
     def landed(self, n_bytes: int) -> None:
         """The read has ended, and so many bytes wait to be decoded."""
@@ -114,6 +124,7 @@ class Limiter:
         self._permits: set[Permit] = set()
         self._waiting: deque[Account] = deque()
         self._live: list[Account] = []
+        self._n_begun = 0
         self.n_inflight = 0
         self.n_bytes = 0
 
@@ -150,12 +161,32 @@ class Limiter:
             granted = self._grant()
         _hand_out(granted)
 
+    def split(self, permit: Permit, sizes: Sequence[int]) -> list[Permit]:
+        """See `Permit.split`."""
+        parts = [
+            Permit(permit.account, size, n_reads=permit.n_reads if number == 0 else 0)
+            for number, size in enumerate(sizes)
+        ]
+        with self._lock:
+            for part in parts:
+                part.in_air, part.is_idle = False, True
+            if permit in self._permits:
+                self._permits.discard(permit)
+                self._permits.update(parts)
+                self.n_inflight -= permit.in_air
+                self.n_bytes += sum(sizes) - permit.n_bytes
+                permit.in_air = False
+                if not parts:
+                    self._n_begun -= permit.n_reads
+        return parts
+
     def end(self, permit: Permit) -> None:
         """See `Permit.end`."""
         with self._lock:
             if permit not in self._permits:
                 return
             self._permits.discard(permit)
+            self._n_begun -= permit.n_reads
             self.n_inflight -= permit.in_air
             self.n_bytes -= permit.n_bytes
             permit.in_air = False
@@ -173,6 +204,7 @@ class Limiter:
             # Counted anew, which also mends what an interrupt left half done.
             self.n_inflight = sum(permit.in_air for permit in self._permits)
             self.n_bytes = sum(permit.n_bytes for permit in self._permits)
+            self._n_begun = sum(permit.n_reads for permit in self._permits)
             others_wait = bool(self._waiting)
         if others_wait:
             call_on_zarr_loop(self._settle)
@@ -211,13 +243,14 @@ class Limiter:
 
     def _fits(self, account: Account, n_bytes: int) -> bool:
         most = account.max_inflight
-        if self.n_inflight >= most or len(self._permits) >= _READS_PER_REQUEST * most:
+        if self.n_inflight >= most or self._n_begun >= _READS_PER_REQUEST * most:
             return False
         return self.n_bytes + n_bytes <= self._most_bytes or self.n_bytes == 0
 
     def _begin(self, account: Account, n_bytes: int) -> Permit:
         permit = Permit(account, n_bytes)
         self._permits.add(permit)
+        self._n_begun += 1
         self.n_inflight += 1
         self.n_bytes += n_bytes
         return permit

@@ -9,14 +9,17 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from torchdata_insitu.fetch.chunk_job import ChunkJob, take_failed
+from torchdata_insitu.fetch.chunk_job import ChunkJob, ReadJob, take_failed
 from torchdata_insitu.fetch.chunk_reader import LeavingThreads
 from torchdata_insitu.fetch.fetch_errors import read_error
 from torchdata_insitu.fetch.job_steps import JobSteps
 from torchdata_insitu.fetch.limiter import MOST_BYTES, Permit
-from torchdata_insitu.fetch.local_files import fill_from_file, open_file, read_file
+from torchdata_insitu.fetch.local_files import fill_from_file, open_file, read_file, read_span
+from torchdata_insitu.fetch.local_shards import LocalShards
 from torchdata_insitu.fetch.read_waits import ReadWaits
 from torchdata_insitu.fetch.reader_threads import ReaderThreads
+from torchdata_insitu.fetch.shard_job import ShardJob
+from torchdata_insitu.fetch.shard_reads import ShardReads
 from torchdata_insitu.fetch.thread_buffers import ThreadBuffers
 
 _SMALLEST_BUFFER = 1 << 16
@@ -39,6 +42,8 @@ class LocalFileReader:
         steps: JobSteps,
         buffers: ThreadBuffers,
         n_threads: int,
+        *,
+        shards: ShardReads,
         waits: ReadWaits | None = None,
     ) -> None:
         """Start nothing.
@@ -48,43 +53,47 @@ class LocalFileReader:
             steps: The account in it calls `granted`.
             buffers: What the decode threads read into.
             n_threads: Most reader threads, if it comes to them.
+            shards: Where the stored chunks of shards are.
             waits: Tells when that is; None for the clock of the system.
         """
         self._root = root
         self._steps = steps
         self._buffers = buffers
         self._waits = ReadWaits() if waits is None else waits
+        self._shards = LocalShards(root, steps, buffers, self._waits, shards)
         self._files = _WholeFiles(root)
         self._readers = ReaderThreads(
             self._files, steps, n_threads, "local files that answer slowly,"
         )
         self._lock = threading.Lock()
-        self._parked: deque[ChunkJob] = deque()
+        self._parked: deque[ReadJob] = deque()
 
     def __str__(self) -> str:
         return str(self._readers) if self._waits.is_slow else "local files"
 
-    def submit(self, jobs: Sequence[ChunkJob], *, first: bool = False) -> None:
+    def submit(self, jobs: Sequence[ReadJob], *, first: bool = False) -> None:
         """Queue jobs for the decode threads, or for the reader threads."""
         if self._waits.is_slow:
             self._readers.submit(jobs, first=first)
         else:
-            self._steps.threads.put(jobs, first=first)
+            # Fast files are opened for each stored chunk, so that all threads share in a shard.
+            singles = [one for job in jobs for one in _singles(job)]
+            self._steps.threads.put(singles, first=first)
 
-    def take_waiting(self) -> list[ChunkJob]:
+    def take_waiting(self) -> list[ReadJob]:
         """Remove and return every job that waits for a permit or sits in a read of its own."""
         with self._lock:
             parked = list(self._parked)
             self._parked.clear()
         return parked + self._readers.take_waiting()
 
-    def take_failed(self) -> list[ChunkJob]:
+    def take_failed(self) -> list[ReadJob]:
         """Remove and return those of them whose load has failed."""
         with self._lock:
             parked = take_failed(self._parked)
         return parked + self._readers.take_failed()
 
-    def land(self, job: ChunkJob) -> bool:
+    def land(self, job: ReadJob) -> bool:
         """Read and decode one stored chunk into its slot; runs on a decode thread.
 
         Raises:
@@ -93,10 +102,12 @@ class LocalFileReader:
         """
         if job.has_come:
             payload = job.payload
-            self._steps.decode(job)
-            self._files.give_back(payload)
-            return True
-        raw = job.decoder.raw_target(job.request, job.out)
+            is_done = self._steps.decode(job)
+            if job.request.place is None:
+                # Of a shard, others may still decode their parts.
+                self._files.give_back(payload)
+            return is_done
+        raw = job.decoder.raw_target(job.request, job.out) if isinstance(job, ChunkJob) else None
         permit = job.permit
         if permit is None:
             if self._waits.is_slow:
@@ -109,10 +120,13 @@ class LocalFileReader:
                 if permit is None:
                     return not is_parked
         self._steps.begin(job, permit)
-        self._read_and_decode(job, raw)
+        if isinstance(job, ShardJob):
+            self._shards.land(job)
+        elif isinstance(job, ChunkJob):
+            self._read_and_decode(job, raw)
         return True
 
-    def _ask_or_park(self, job: ChunkJob, expected: int | None) -> tuple[Permit | None, bool]:
+    def _ask_or_park(self, job: ReadJob, expected: int | None) -> tuple[Permit | None, bool]:
         """A permit for a job, or the job parked until there is one.
 
         Under the lock, so that the permit that was asked for does not come before the job is here.
@@ -121,14 +135,14 @@ class LocalFileReader:
         """
         with self._lock:
             permit = self._steps.ask(job, expected)
-            is_parked = permit is None and not job.running.is_over
+            is_parked = permit is None and not job.is_over
             if is_parked:
                 self._parked.append(job)
         return permit, is_parked
 
     def granted(self, permit: Permit) -> None:
         """There is room for one more read."""
-        refused: list[ChunkJob] = []
+        refused: list[ReadJob] = []
         spare: Permit | None = permit
         with self._lock:
             while spare is not None and self._parked:
@@ -148,7 +162,7 @@ class LocalFileReader:
             self._readers.wake()
         for job in refused:
             job.end_permit()
-            job.running.end_request(RuntimeError("no thread can be started any more"))
+            job.end(RuntimeError("no thread can be started any more"))
 
     def dismiss(self) -> LeavingThreads:
         """Let the reader threads leave, if there are any."""
@@ -199,7 +213,10 @@ class LocalFileReader:
 
 
 class _WholeFiles:
-    """Reads files into memory that is used again, because the first touch of it is slow."""
+    """Reads files into memory that is used again, because the first touch of it is slow.
+
+    Parts of files, of shards, are read into new memory: several decode threads share it.
+    """
 
     def __init__(self, root: str) -> None:
         self._root = root
@@ -208,11 +225,13 @@ class _WholeFiles:
         self._spare: list[NDArray[np.uint8]] = []
         self._spare_bytes = 0
 
-    def __call__(self, job: ChunkJob) -> NDArray[np.uint8] | None:
-        file = open_file(self._root, job.request.key)
+    def __call__(self, job: ReadJob) -> NDArray[np.uint8] | None:
+        file = open_file(self._root, job.key)
         if file is None:
             return None
         try:
+            if job.span is not None:
+                return read_span(file, job.span)
             # A byte more than there is, so that a full buffer means that the file has grown.
             return read_file(file, self._buffer(os.fstat(file).st_size + 1), _twice)
         except IsADirectoryError:
@@ -247,6 +266,10 @@ class _WholeFiles:
         with self._lock:
             self._spare.clear()
             self._spare_bytes = 0
+
+
+def _singles(job: ReadJob) -> Sequence[ReadJob]:
+    return job.singles() if isinstance(job, ShardJob) else (job,)
 
 
 def _size(buffer: NDArray[np.uint8]) -> int:

@@ -10,6 +10,8 @@ from numpy.typing import NDArray
 from zarr.abc.store import Store
 from zarr.storage import LocalStore, ObjectStore
 
+from torchdata_insitu.fetch.byte_span import ByteSpan
+
 
 def local_root(store: Store) -> str | None:
     """Folder whose files are the keys of a store, None where only the store knows.
@@ -54,6 +56,21 @@ def read_file(file: int, buffer: NDArray[np.uint8], grow: "Grow") -> NDArray[np.
         if total == buffer.size:
             buffer = grow(buffer, total)
     return buffer[:total]
+
+
+def fill_span(file: int, start: int, target: memoryview) -> int:
+    """Read from a place in a file until `target` is full or the file ends; returns the bytes."""
+    total = 0
+    while total < len(target) and (n_bytes := os.preadv(file, [target[total:]], start + total)):
+        total += n_bytes
+    return total
+
+
+def read_span(file: int, span: ByteSpan) -> NDArray[np.uint8]:
+    """Part of a file in new memory; less where the file ends before."""
+    start = span.start if span.start >= 0 else max(0, os.fstat(file).st_size + span.start)
+    buffer = np.empty(span.n_bytes, np.uint8)
+    return buffer[: fill_span(file, start, memoryview(buffer))]
 
 
 type Grow = Callable[[NDArray[np.uint8], int], NDArray[np.uint8]]

@@ -6,22 +6,31 @@ import numpy as np
 import obstore
 from numpy.typing import NDArray
 
-from torchdata_insitu.fetch.chunk_job import ChunkJob
+from torchdata_insitu.fetch.chunk_job import ReadJob
 
 
 class ObjectReads:
-    """Reads whole objects; the requests run in obstore's own threads, without Python's lock."""
+    """Reads objects or parts of them, in obstore's own threads and without Python's lock."""
 
     def __init__(self, store: Any) -> None:
         """Read from a store of obstore."""
         self._store = store
 
-    def __call__(self, job: ChunkJob) -> NDArray[np.uint8] | None:
+    def __call__(self, job: ReadJob) -> NDArray[np.uint8] | None:
         """The bytes of an object as obstore received them; None where there is no such key.
 
         Whatever obstore raises is passed on.
         """
+        key, span = job.key, job.span
+        content: Any
         try:
-            return np.frombuffer(obstore.get(self._store, job.request.key).bytes(), np.uint8)
+            if span is None:
+                content = obstore.get(self._store, key).bytes()
+            elif span.start < 0:
+                options: Any = {"range": {"suffix": span.n_bytes}}
+                content = obstore.get(self._store, key, options=options).bytes()
+            else:
+                content = obstore.get_range(self._store, key, start=span.start, end=span.stop)
         except FileNotFoundError:
             return None
+        return np.frombuffer(content, np.uint8)

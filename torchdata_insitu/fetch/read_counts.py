@@ -11,13 +11,15 @@ from torchdata_insitu.geometry.array_geometry import ArrayGeometry
 class ArrayCounts:
     """Stored chunks of one array."""
 
-    __slots__ = ("expected_bytes", "n_found", "n_missing", "n_reads", "n_retries")
+    __slots__ = ("expected_bytes", "n_found", "n_missing", "n_reads", "n_requests", "n_retries")
 
     def __init__(self, decoded_bytes: int) -> None:
         self.n_reads = 0
         """Asked for; one that is read again counts once."""
+        self.n_requests = 0
+        """Requests for them: as many, but for shards and for what was read again."""
         self.n_retries = 0
-        """Times that one was read again."""
+        """Requests that were made again."""
         self.n_missing = 0
         """Not in the store, and filled."""
         self.n_found = 0
@@ -55,24 +57,43 @@ class ReadCounts:
             counter[array.name] += getattr(self.of(array), field)
         return counter
 
-    def asked(self, array: ArrayGeometry) -> None:
-        """A stored chunk was asked for."""
+    def requested(self, array: ArrayGeometry, n_chunks: int, *, again: bool) -> None:
+        """A request was made, for so many stored chunks that were not asked for before."""
         with self._lock:
-            self.of(array).n_reads += 1
+            counts = self.of(array)
+            counts.n_requests += 1
+            counts.n_reads += n_chunks
+            counts.n_retries += again
 
-    def asked_again(self, array: ArrayGeometry) -> None:
-        """It was asked for another time."""
+    def tried_again(self, array: ArrayGeometry) -> None:
+        """What was read did not decode, and is read by a request that counts for itself."""
         with self._lock:
             self.of(array).n_retries += 1
 
-    def found(self, array: ArrayGeometry, n_bytes: int) -> None:
-        """Its bytes came."""
+    def asked(self, array: ArrayGeometry, n_chunks: int) -> None:
+        """Stored chunks were asked for, and it took no request."""
+        with self._lock:
+            self.of(array).n_reads += n_chunks
+
+    def came(self, n_bytes: int) -> None:
+        """Bytes came that are no stored chunk, or are taken apart into several."""
+        with self._lock:
+            self.bytes_read += n_bytes
+
+    def found(self, array: ArrayGeometry, n_bytes: int, *, came: int | None = None) -> None:
+        """The bytes of a stored chunk came.
+
+        Args:
+            array: Its array.
+            n_bytes: How many.
+            came: How many to count as read, where that was done for some of them before.
+        """
         with self._lock:
             counts = self.of(array)
             is_first = not counts.n_found
             counts.expected_bytes = n_bytes if is_first else max(n_bytes, counts.expected_bytes)
             counts.n_found += 1
-            self.bytes_read += n_bytes
+            self.bytes_read += n_bytes if came is None else came
 
     def found_again(self, n_bytes: int) -> None:
         """The bytes of one came another time, for the first ones were damaged."""

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from torchdata_insitu.fetch.chunk_job import ChunkJob, take_failed
+from torchdata_insitu.fetch.chunk_job import ReadJob, take_failed
 from torchdata_insitu.fetch.chunk_reader import LeavingThreads
 from torchdata_insitu.fetch.job_steps import JobSteps
 from torchdata_insitu.fetch.limiter import Permit
@@ -29,7 +29,7 @@ class ReaderThreads:
 
     def __init__(
         self,
-        read: Callable[[ChunkJob], NDArray[np.uint8] | None],
+        read: Callable[[ReadJob], NDArray[np.uint8] | None],
         steps: JobSteps,
         n_threads: int,
         text: str,
@@ -49,15 +49,15 @@ class ReaderThreads:
         self._text = text
         self._lock = threading.Lock()
         self._changed = threading.Condition(self._lock)
-        self._backlog: deque[ChunkJob] = deque()
+        self._backlog: deque[ReadJob] = deque()
         self._granted: deque[Permit] = deque()
-        self._reading: set[ChunkJob] = set()
+        self._reading: set[ReadJob] = set()
         self._crew = ThreadCrew()
 
     def __str__(self) -> str:
         return f"{self._text} on up to {self._n_threads} reader threads"
 
-    def submit(self, jobs: Sequence[ChunkJob], *, first: bool = False) -> None:
+    def submit(self, jobs: Sequence[ReadJob], *, first: bool = False) -> None:
         """Queue jobs and wake or start as many threads.
 
         Raises:
@@ -66,19 +66,19 @@ class ReaderThreads:
         with self._lock:
             self._submit(jobs, first=first)
 
-    def pass_on(self, job: ChunkJob) -> bool:
+    def pass_on(self, job: ReadJob) -> bool:
         """Queue a job that a decode thread has, unless its load is over meanwhile.
 
         The load is over before who cancels takes what waits here: the job is either found by it, or
         stays with the caller.
         """
         with self._lock:
-            if job.running.is_over:
+            if job.is_over:
                 return False
             self._submit((job,), first=True)
         return True
 
-    def _submit(self, jobs: Sequence[ChunkJob], *, first: bool) -> None:
+    def _submit(self, jobs: Sequence[ReadJob], *, first: bool) -> None:
         n_lacking = len(self._backlog) + len(jobs) - self._crew.n_idle
         self._crew.grow(n_lacking, self._n_threads, "insitu-read", self._work)
         if first:
@@ -87,7 +87,7 @@ class ReaderThreads:
             self._backlog.extend(jobs)
         self._changed.notify(len(jobs))
 
-    def take_waiting(self) -> list[ChunkJob]:
+    def take_waiting(self) -> list[ReadJob]:
         """Remove and return every job whose bytes have not come."""
         with self._lock:
             jobs = [*self._backlog, *self._reading]
@@ -97,7 +97,7 @@ class ReaderThreads:
             self._granted.clear()
         return jobs
 
-    def take_failed(self) -> list[ChunkJob]:
+    def take_failed(self) -> list[ReadJob]:
         """Remove and return those of them whose load has failed."""
         with self._lock:
             jobs = take_failed(self._backlog) + take_failed(self._reading)
@@ -106,10 +106,9 @@ class ReaderThreads:
                 self._changed.notify()
         return jobs
 
-    def land(self, job: ChunkJob) -> bool:
-        """Decode one stored chunk that has come."""
-        self._steps.decode(job)
-        return True
+    def land(self, job: ReadJob) -> bool:
+        """Decode what has come."""
+        return self._steps.decode(job)
 
     def granted(self, permit: Permit) -> None:
         """There is room for one more read."""
@@ -148,13 +147,13 @@ class ReaderThreads:
                 if permit is not None:
                     permit.end()
             elif permit is None:
-                job.running.end_request(None)
+                job.end(None)
             else:
                 self._bring(job, crew)
             # The next wait may be long, and a job holds a slot and whatever `done` is bound to.
             del job, permit, turn
 
-    def _wait_for_turn(self, crew: ThreadCrew) -> tuple[ChunkJob | None, Permit | None] | None:
+    def _wait_for_turn(self, crew: ThreadCrew) -> tuple[ReadJob | None, Permit | None] | None:
         """What to do next: a job to read, one whose load failed, or a permit nobody needs.
 
         Returns:
@@ -181,19 +180,19 @@ class ReaderThreads:
                 self._changed.notify()
         return job, permit
 
-    def _next(self) -> tuple[ChunkJob | None, Permit | None]:
+    def _next(self) -> tuple[ReadJob | None, Permit | None]:
         """The next job and the permit to read it, without one where its load has failed."""
         if not self._backlog:
             return None, None
         job = self._backlog[0]
-        if job.running.has_failed:
+        if job.has_failed:
             return self._backlog.popleft(), None
         permit = self._granted.popleft() if self._granted else self._steps.ask(job)
         if permit is None:
             return None, None
         return self._backlog.popleft(), permit
 
-    def _bring(self, job: ChunkJob, crew: ThreadCrew) -> None:
+    def _bring(self, job: ReadJob, crew: ThreadCrew) -> None:
         payload: NDArray[np.uint8] | None = None
         error: BaseException | None = None
         try:
@@ -204,7 +203,7 @@ class ReaderThreads:
             crew.reading.discard(threading.current_thread())
         self._steps.come(job, payload, error, self._lock, self._take)
 
-    def _take(self, job: ChunkJob) -> bool:
+    def _take(self, job: ReadJob) -> bool:
         is_here = job in self._reading
         self._reading.discard(job)
         return is_here

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 
 from torchdata_insitu.errors import DecodeError, FetchError, ReadError
-from torchdata_insitu.fetch.chunk_job import ChunkJob
+from torchdata_insitu.fetch.chunk_job import ReadJob, take_failed
 from torchdata_insitu.fetch.fetch_errors import after_attempts
 from torchdata_insitu.fetch.retry import RetryPolicy, is_temporary
 from torchdata_insitu.fetch.zarr_loop import call_later_on_zarr_loop
@@ -22,7 +22,7 @@ class Retries:
     def __init__(
         self,
         policy: RetryPolicy,
-        again: Callable[[ChunkJob], None],
+        again: Callable[[ReadJob], None],
         *,
         clock: Callable[[], float] = time.monotonic,
         share: Callable[[], float] = random.random,
@@ -44,16 +44,16 @@ class Retries:
         self._share = share
         self._call_later = call_later
         self._lock = threading.Lock()
-        self._waiting: set[ChunkJob] = set()
+        self._waiting: set[ReadJob] = set()
 
-    def begin(self, job: ChunkJob) -> bool:
+    def begin(self, job: ReadJob) -> bool:
         """A try of a job begins; says whether it is the first."""
         if job.n_attempts == 0:
             job.began_s = self._clock()
         job.n_attempts += 1
         return job.n_attempts == 1
 
-    def delay_s(self, job: ChunkJob, error: BaseException) -> float | None:
+    def delay_s(self, job: ReadJob, error: BaseException) -> float | None:
         """Seconds after which a job that failed is tried again, None for never."""
         policy = self._policy
         if job.n_attempts >= policy.attempts or self.is_spent(job):
@@ -67,13 +67,13 @@ class Retries:
         delay = policy.delay_s(job.n_attempts, self._share())
         return delay if self._elapsed(job) + delay <= policy.budget_s else None
 
-    def final(self, job: ChunkJob, error: BaseException) -> BaseException:
+    def final(self, job: ReadJob, error: BaseException) -> BaseException:
         """The error of a job that is not tried again, with what was tried."""
         if job.n_attempts > 1 and isinstance(error, FetchError):
             return after_attempts(error, job.n_attempts, self._elapsed(job))
         return error
 
-    def wait(self, job: ChunkJob, delay_s: float) -> None:
+    def wait(self, job: ReadJob, delay_s: float) -> None:
         """Keep a job for so long.
 
         Raises:
@@ -90,23 +90,25 @@ class Retries:
             if is_here:
                 raise
 
-    def is_spent(self, job: ChunkJob) -> bool:
+    def is_spent(self, job: ReadJob) -> bool:
         """Whether the time for a job that was kept is over."""
         return self._elapsed(job) > self._policy.budget_s
 
-    def take(self, *, failed_only: bool = False) -> list[ChunkJob]:
+    def take(self, *, failed_only: bool = False) -> list[ReadJob]:
         """Remove and return the jobs that wait; on request those only whose load has failed."""
         with self._lock:
-            taken = [job for job in self._waiting if job.running.has_failed or not failed_only]
-            self._waiting.difference_update(taken)
+            if failed_only:
+                return take_failed(self._waiting)
+            taken = list(self._waiting)
+            self._waiting.clear()
         return taken
 
-    def _due(self, job: ChunkJob) -> None:
+    def _due(self, job: ReadJob) -> None:
         with self._lock:
             if job not in self._waiting:
                 return
             self._waiting.remove(job)
         self._again(job)
 
-    def _elapsed(self, job: ChunkJob) -> float:
+    def _elapsed(self, job: ReadJob) -> float:
         return self._clock() - job.began_s

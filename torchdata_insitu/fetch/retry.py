@@ -77,7 +77,7 @@ class ReadCancelledError(TimeoutError):
     """A store cancelled a read by itself, which nobody had asked for."""
 
 
-_LASTING_STATUS = {401, 403, 404, 405, 410}
+_LASTING_STATUS = {401, 403, 404, 405, 410, 416}
 _STATUS = re.compile(r"status code: (\d{3})")
 _LASTING: tuple[type[BaseException], ...] = (
     # What the store says will not change.

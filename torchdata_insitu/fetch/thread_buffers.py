@@ -9,15 +9,16 @@ _HEADROOM = 4096
 
 
 class ThreadBuffers(threading.local):
-    """Two byte buffers per thread: what a read fills, and what a codec fills.
+    """Byte buffers per thread: what a read fills, what a codec fills, and what is then cast.
 
-    Reused because the first touch of memory is slow. Both grow to the largest stored chunk seen and
-    end with the thread.
+    Reused because the first touch of memory is slow. The first two grow to the largest
+    stored chunk seen, the third to a piece of one; all end with the thread.
     """
 
     def __init__(self) -> None:
         self._encoded: NDArray[np.uint8] = np.empty(0, np.uint8)
         self._decoded: NDArray[np.uint8] = np.empty(0, np.uint8)
+        self._cast: NDArray[np.uint8] = np.empty(0, np.uint8)
 
     def encoded(self, n_bytes: int, *, keep: int = 0) -> NDArray[np.uint8]:
         """A buffer for at least `n_bytes` of stored bytes.
@@ -37,3 +38,9 @@ class ThreadBuffers(threading.local):
         if self._decoded.size < n_bytes:
             self._decoded = np.empty(n_bytes, np.uint8)
         return self._decoded[:n_bytes]
+
+    def cast(self, n_bytes: int) -> NDArray[np.uint8]:
+        """Scratch of exactly `n_bytes` for numbers that are cast into a slot."""
+        if self._cast.size < n_bytes:
+            self._cast = np.empty(n_bytes, np.uint8)
+        return self._cast[:n_bytes]

@@ -9,10 +9,11 @@ from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
-from zarr.abc.store import Store
+from zarr.abc.store import ByteRequest, RangeByteRequest, Store, SuffixByteRequest
 from zarr.core.buffer import Buffer, numpy_buffer_prototype
 
-from torchdata_insitu.fetch.chunk_job import ChunkJob, take_failed
+from torchdata_insitu.fetch.byte_span import ByteSpan
+from torchdata_insitu.fetch.chunk_job import ReadJob, take_failed
 from torchdata_insitu.fetch.chunk_reader import LeavingThreads
 from torchdata_insitu.fetch.job_steps import JobSteps
 from torchdata_insitu.fetch.limiter import Permit
@@ -38,26 +39,26 @@ class ZarrLoopReader:
         self._steps = steps
         self._prototype = numpy_buffer_prototype()
         self._lock = threading.Lock()
-        self._backlog: deque[ChunkJob] = deque()
+        self._backlog: deque[ReadJob] = deque()
         self._granted: deque[Permit] = deque()
-        self._awaited: set[ChunkJob] = set()
+        self._awaited: set[ReadJob] = set()
         self._pump_is_due = False
         self._loop: asyncio.AbstractEventLoop | None = None
         # Changed on the loop only, or with the loop.
-        self._tasks: dict[ChunkJob, asyncio.Task[Buffer | None]] = {}
-        self._cancelled: set[ChunkJob] = set()
+        self._tasks: dict[ReadJob, asyncio.Task[Buffer | None]] = {}
+        self._cancelled: set[ReadJob] = set()
 
     def __str__(self) -> str:
         return "Zarr's event loop"
 
-    def submit(self, jobs: Sequence[ChunkJob], *, first: bool = False) -> None:
+    def submit(self, jobs: Sequence[ReadJob], *, first: bool = False) -> None:
         """Queue jobs, with one call to the loop however many they are.
 
         Raises:
             RuntimeError: The loop is closed; no job was queued.
         """
         loop = zarr_loop()
-        lost: list[ChunkJob] = []
+        lost: list[ReadJob] = []
         try:
             with self._lock:
                 if loop is not self._loop:
@@ -83,7 +84,7 @@ class ZarrLoopReader:
                         self._backlog.remove(job)
             raise
 
-    def take_waiting(self) -> list[ChunkJob]:
+    def take_waiting(self) -> list[ReadJob]:
         """Remove and return every job whose bytes have not come; their tasks are cancelled.
 
         No task writes into a slot, so that the jobs can be ended at once, whatever the store does.
@@ -101,7 +102,7 @@ class ZarrLoopReader:
         self._call(loop, self._cancel_tasks)
         return jobs
 
-    def take_failed(self) -> list[ChunkJob]:
+    def take_failed(self) -> list[ReadJob]:
         """Remove and return those of them whose load has failed."""
         with self._lock:
             awaited = take_failed(self._awaited)
@@ -114,10 +115,9 @@ class ZarrLoopReader:
             self._call(loop, self._pump)
         return jobs + awaited
 
-    def land(self, job: ChunkJob) -> bool:
-        """Decode one stored chunk that has come."""
-        self._steps.decode(job)
-        return True
+    def land(self, job: ReadJob) -> bool:
+        """Decode what has come."""
+        return self._steps.decode(job)
 
     def granted(self, permit: Permit) -> None:
         """There is room for one more read."""
@@ -151,14 +151,14 @@ class ZarrLoopReader:
 
     def _pump(self) -> None:
         loop = asyncio.get_running_loop()
-        failed: list[ChunkJob] = []
+        failed: list[ReadJob] = []
         # A job and its task become known together: a cancellation from another thread comes before
         # both or finds both.
         with self._lock:
             self._pump_is_due = False
             while self._backlog:
                 job = self._backlog[0]
-                if job.running.has_failed:
+                if job.has_failed:
                     failed.append(self._backlog.popleft())
                     continue
                 permit = self._granted.popleft() if self._granted else self._steps.ask(job)
@@ -166,7 +166,7 @@ class ZarrLoopReader:
                     break
                 self._backlog.popleft()
                 self._steps.begin(job, permit)
-                task = loop.create_task(self._get(job.request.key))
+                task = loop.create_task(self._get(job.key, job.span))
                 task.add_done_callback(partial(self._come, job))
                 self._tasks[job] = task
                 self._awaited.add(job)
@@ -176,18 +176,23 @@ class ZarrLoopReader:
         for permit in spare:
             permit.end()
         for job in failed:
-            job.running.end_request(None)
+            job.end(None)
 
-    async def _get(self, key: str) -> Buffer | None:
+    async def _get(self, key: str, span: ByteSpan | None) -> Buffer | None:
         try:
-            return await self._store.get(key, self._prototype)
+            if span is None:
+                return await self._store.get(key, self._prototype)
+            part: ByteRequest = RangeByteRequest(span.start, span.stop)
+            if span.start < 0:
+                part = SuffixByteRequest(span.n_bytes)
+            return await self._store.get(key, self._prototype, part)
         except FileNotFoundError:
             return None
         except (KeyboardInterrupt, SystemExit) as cause:
             # asyncio would end the loop, which is not ours.
             raise RuntimeError(f"the store raised {type(cause).__name__}") from cause
 
-    def _come(self, job: ChunkJob, task: asyncio.Task[Buffer | None]) -> None:
+    def _come(self, job: ReadJob, task: asyncio.Task[Buffer | None]) -> None:
         """A task has ended; also one that was cancelled before it began."""
         self._tasks.pop(job, None)
         self._cancelled.discard(job)
@@ -208,7 +213,7 @@ class ZarrLoopReader:
         self._steps.come(job, payload, error, self._lock, self._take)
         self._pump()
 
-    def _take(self, job: ChunkJob) -> bool:
+    def _take(self, job: ReadJob) -> bool:
         is_here = job in self._awaited
         self._awaited.discard(job)
         return is_here

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from torchdata_insitu.errors import GeometryError
-from torchdata_insitu.geometry.torch_dtypes import holds
+from torchdata_insitu.geometry.stored_dtype import advice, is_readable, numpy_dtype
 
 ROOT_NAME = "data"
 """What an array at the root of a store is called."""
@@ -17,22 +17,7 @@ ROOT_NAME = "data"
 _FORMAT_2 = 2
 _FORMAT_3 = 3
 
-_FORMAT_3_DTYPES = {
-    name: np.dtype(name)
-    for name in (
-        *("bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"),
-        *("float16", "float32", "float64", "complex64", "complex128"),
-    )
-}
-"""Data types of the Zarr v3 core specification that numpy has under the same name."""
-
-_ADVICE = (
-    (("datetime", "timedelta"), "store or convert it as int64 and keep the unit as an attribute"),
-    (("struct",), "store each of its fields as an array of its own"),
-    (("str", "utf", "bytes", "object", "text"), "store integer codes instead of text"),
-    (("",), "convert it to a number that numpy and torch share, such as float32"),
-)
-_TEXT_BY_KIND = {"M": "datetime", "m": "timedelta", "V": "struct", "S": "bytes", "U": "text"}
+_LONGEST_TEXT = 80
 
 
 @dataclass(frozen=True)
@@ -118,7 +103,7 @@ class ArrayDocument:
     @property
     def is_sharded(self) -> bool:
         """Whether several stored chunks lie in one key."""
-        return "sharding_indexed" in [name for name, _ in self._codecs()]
+        return "sharding_indexed" in [name for name, _ in self.codecs()]
 
     @property
     def is_rectilinear(self) -> bool:
@@ -128,53 +113,58 @@ class ArrayDocument:
 
     @property
     def dtype_text(self) -> str:
-        """The dtype as the writer spelled it."""
-        value = self.document.get("dtype", self.document.get("data_type"))
+        """The dtype as the writer spelled it, its beginning where that is long."""
+        value = self._dtype_value
         if isinstance(value, dict):
             value = value.get("name")
-        return value if isinstance(value, str) else json.dumps(value)
+        text = value if isinstance(value, str) else json.dumps(value)
+        return text if len(text) <= _LONGEST_TEXT else f"{text[:_LONGEST_TEXT]}..."
 
     def stored_dtype(self) -> np.dtype:
-        """The numpy dtype of stored numbers, in the stored byte order.
+        """The numpy dtype of stored values, in the stored byte order; structured ones have fields.
 
         Raises:
-            GeometryError: A dtype that no tensor holds; the text says what to do instead.
+            GeometryError: A dtype that no tensor holds, nor one of its fields; the text says what
+                to do instead.
         """
-        text = self.dtype_text
-        dtype = _FORMAT_3_DTYPES.get(text)
-        kind = text
-        if self.zarr_format == _FORMAT_2:
-            kind = "struct" if text.startswith("[") else text
-            try:
-                dtype = np.dtype(text)
-            except (TypeError, ValueError, SyntaxError):
-                dtype = None
-            else:
-                kind = _TEXT_BY_KIND.get(dtype.kind, dtype.name)
-        if dtype is None or not holds(dtype.newbyteorder("=")):
-            advice = next(say for words, say in _ADVICE if any(word in kind for word in words))
+        dtype = numpy_dtype(self.zarr_format, self._dtype_value)
+        if dtype is None or not is_readable(dtype):
+            text = self.dtype_text
             raise GeometryError(
-                f"{self.label} has dtype {text!r}, which cannot become a tensor: {advice}, or "
-                "leave the array out"
+                f"{self.label} has dtype {text!r}, which cannot become a tensor: "
+                f"{advice(dtype, text)}, or leave the array out"
             )
-        return dtype.newbyteorder(">") if self._is_big_endian() else dtype
+        is_swapped = self.zarr_format == _FORMAT_3 and self._is_big_endian()
+        return dtype.newbyteorder(">") if is_swapped else dtype
+
+    @property
+    def _dtype_value(self) -> Any:
+        return self.document.get("dtype" if self.zarr_format == _FORMAT_2 else "data_type")
 
     def text(self) -> str:
         """The document without its attributes, as JSON text."""
         kept = {key: value for key, value in self.document.items() if key != "attributes"}
         return json.dumps(kept, sort_keys=True)
 
-    def _codecs(self) -> list[tuple[str, Mapping[str, Any]]]:
+    def codecs(self) -> list[tuple[str, Mapping[str, Any]]]:
         """Name and configuration of each codec of format 3."""
-        codecs = self.document.get("codecs")
+        return self.codecs_of(self.document.get("codecs"))
+
+    @staticmethod
+    def codecs_of(value: object) -> list[tuple[str, Mapping[str, Any]]]:
+        """The same for a chain that is part of another codec's configuration."""
         found: list[tuple[str, Mapping[str, Any]]] = []
-        for codec in codecs if isinstance(codecs, list) else []:
+        for codec in value if isinstance(value, list) else []:
             named = codec if isinstance(codec, dict) else {"name": codec}
             settings = named.get("configuration")
             found.append((str(named.get("name")), settings if isinstance(settings, dict) else {}))
         return found
 
     def _is_big_endian(self) -> bool:
-        return ("bytes", "big") in [
-            (name, settings.get("endian")) for name, settings in self._codecs()
-        ]
+        chain = self.codecs()
+        while chain:
+            name, settings = chain[-1]
+            if name != "sharding_indexed":
+                break
+            chain = self.codecs_of(settings.get("codecs"))
+        return ("bytes", "big") in [(name, settings.get("endian")) for name, settings in chain]

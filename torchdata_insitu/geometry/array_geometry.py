@@ -8,6 +8,8 @@ import numpy as np
 
 from torchdata_insitu.geometry.cf_packing import CFPacking
 from torchdata_insitu.geometry.chunk_grid import AxisChunks, ChunkGrid
+from torchdata_insitu.geometry.shard_layout import ShardLayout
+from torchdata_insitu.geometry.value_decoding import ValueDecoding
 
 if TYPE_CHECKING:
     from torchdata_insitu.geometry.view import View
@@ -47,10 +49,6 @@ class ArrayGeometry:
     """Label of the store where a loader reads from several, else None."""
     shape: tuple[int, ...]
     """Zarr's axis order."""
-    stored_dtype: np.dtype
-    """As stored, with the stored byte order."""
-    dtype: np.dtype
-    """What a slot and a batch hold: native byte order, after CF decoding."""
     sample_axis: int
     """Number of the axis along which samples are counted, not negative."""
     grid: ChunkGrid
@@ -62,8 +60,30 @@ class ArrayGeometry:
     metadata: str
     """The array's own metadata document as JSON text, without its attributes: codecs and chunk keys
     can be rebuilt from it without I/O, and a changed comment does not make another array."""
-    cf: CFPacking | None
-    """How stored numbers become physical ones; None where they are used as they are."""
+    decoding: ValueDecoding
+    """What becomes of stored values on the way into a slot."""
+    shards: ShardLayout | None = None
+    """How stored chunks lie in shards; None where each has a key of its own."""
+
+    @property
+    def stored_dtype(self) -> np.dtype:
+        """Of stored values, in the stored byte order; structured where they have fields."""
+        return self.decoding.stored_dtype
+
+    @property
+    def dtype(self) -> np.dtype:
+        """What a slot and a batch hold: native byte order, after field, CF decoding and cast."""
+        return self.decoding.dtype
+
+    @property
+    def unit(self) -> str | None:
+        """The unit of times, which are int64: "ns", "10s"; None for other numbers."""
+        return self.decoding.unit
+
+    @property
+    def cf(self) -> CFPacking | None:
+        """How stored numbers become physical ones; None where they are used as they are."""
+        return self.decoding.cf
 
     @property
     def n_samples(self) -> int:

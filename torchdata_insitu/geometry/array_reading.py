@@ -1,24 +1,30 @@
 """One array of a Zarr store, from its metadata document to its geometry."""
 
 import json
+from collections.abc import Iterable
 from typing import Any
 
+import numpy as np
+from zarr.codecs import ShardingCodec
 from zarr.core.array import parse_array_metadata
+from zarr.registry import get_numcodec
 
 from torchdata_insitu.errors import GeometryError
 from torchdata_insitu.geometry.array_document import ArrayDocument
 from torchdata_insitu.geometry.array_geometry import ArrayGeometry
-from torchdata_insitu.geometry.cf_packing import CFPacking
-from torchdata_insitu.geometry.chunk_grid import AxisChunks, ChunkGrid
+from torchdata_insitu.geometry.array_options import ArrayOption
+from torchdata_insitu.geometry.chunk_layout import chunk_layout, with_regular_grid
+from torchdata_insitu.geometry.codec_rules import check_codecs
+from torchdata_insitu.geometry.fill_value import default_fill_value, with_fill_value
 from torchdata_insitu.geometry.sample_axis import resolve_sample_axis
+from torchdata_insitu.geometry.value_decoding import ValueDecoding, chosen_field
 
 _FORMAT_2 = 2
 _FORMAT_3 = 3
+_MOST_ELEMENTS = 2**63 - 1
 
 
-def read_geometry(
-    array: ArrayDocument, label: str | None, sample_axis: object, *, decode_cf: bool
-) -> ArrayGeometry:
+def read_geometry(array: ArrayDocument, label: str | None, option: ArrayOption) -> ArrayGeometry:
     """Check one array and describe it.
 
     Raises:
@@ -27,58 +33,89 @@ def read_geometry(
     shape = array.shape
     if not shape:
         raise GeometryError(f"{array.label} is a scalar: it has no axis that counts samples")
+    # Before anything of Zarr sees the document: an object array's fill value is never looked at.
     stored_dtype = array.stored_dtype()
-    if array.is_rectilinear:
-        raise GeometryError(f"{array.label} has a rectilinear chunk grid, which is not read yet")
-    metadata = _parsed(array)
-    if array.is_sharded:
+    chosen_field(array.name, stored_dtype, option.field)
+    check_codecs(array)
+    layout = chunk_layout(array)
+    longest = max(*shape, *(axis.largest for axis in layout.grid.axes))
+    if longest > _MOST_ELEMENTS:
         raise GeometryError(
-            f"{array.label} is sharded, which is not read yet: write it without shards"
+            f"{array.label} has an axis or a chunk of {longest} elements in its metadata: indices "
+            f"go up to {_MOST_ELEMENTS}"
         )
-    is_format_2 = array.zarr_format == _FORMAT_2
-    steps = metadata.chunks if is_format_2 else metadata.chunk_grid.chunk_shape
-    cf = None
-    if decode_cf:
-        # xarray takes format 2's fill value for "no value", and opens arrays with dimensions only.
-        means_no_value = is_format_2 and array.has_dimension_names
-        cf = CFPacking.from_attributes(
-            array.name,
-            array.attributes,
-            stored_dtype,
-            fill_value=metadata.fill_value if means_no_value else None,
-        )
+    array = with_fill_value(array)
+    metadata = _parsed(array)
+    _check_same_dtype(array, stored_dtype, metadata.dtype.to_native_dtype())
+    # xarray takes format 2's fill value for "no value", and opens arrays with dimensions only.
+    means_no_value = array.zarr_format == _FORMAT_2 and array.has_dimension_names
+    decoding = ValueDecoding.choose(
+        array.name,
+        stored_dtype,
+        field=option.field,
+        attributes=array.attributes if option.decode_cf else None,
+        fill_value=metadata.fill_value if means_no_value else None,
+        dtype=option.dtype,
+    )
     return ArrayGeometry(
         name=array.name,
         path=array.path,
         store=label,
         shape=shape,
-        stored_dtype=stored_dtype,
-        dtype=stored_dtype.newbyteorder("=") if cf is None else cf.dtype,
-        sample_axis=resolve_sample_axis(array, sample_axis),
-        grid=ChunkGrid(tuple(map(_axis_chunks, shape, steps))),
+        sample_axis=resolve_sample_axis(array, option.sample_axis),
+        grid=layout.grid,
         dimension_names=array.dimension_names,
         zarr_format=array.zarr_format,
         metadata=array.text(),
-        cf=cf,
+        decoding=decoding,
+        shards=layout.shards,
     )
 
 
-def _axis_chunks(length: int, step: int) -> AxisChunks:
-    return AxisChunks.regular(length, max(1, step))
+def _check_same_dtype(array: ArrayDocument, ours: np.dtype, zarrs: np.dtype) -> None:
+    """Refuse what Zarr, which decodes and fills, takes for other values than this package does."""
+    if ours.newbyteorder("=") != zarrs.newbyteorder("="):
+        raise GeometryError(
+            f"{array.label} of dtype {array.dtype_text} cannot be opened: it is {ours} here and "
+            f"{zarrs} to the installed Zarr; check which data types are registered with Zarr"
+        )
 
 
 def _parsed(array: ArrayDocument) -> Any:
     """The metadata as zarr reads it, which knows every codec that is installed."""
-    document = json.loads(array.text())
-    if array.zarr_format == _FORMAT_3 and document.get("fill_value") is None:
-        raise GeometryError(
-            f"{array.label} has fill_value null, which Zarr format 3 does not allow: write a number"
-        )
+    document = with_regular_grid(json.loads(array.text()))
     try:
-        return parse_array_metadata(document)
+        metadata = _whole_metadata(document)
     except Exception as error:
         # zarr raises many types here, some of them bare: an array that cannot be used is one case.
-        raise GeometryError(
-            f"{array.label} of dtype {array.dtype_text} cannot be opened: "
-            f"{type(error).__name__}: {error}"
-        ) from error
+        what = _fill_value_fault(array, document) or f"{array.label} of dtype {array.dtype_text}"
+        raise GeometryError(f"{what} cannot be opened: {type(error).__name__}: {error}") from error
+    return metadata
+
+
+def _fill_value_fault(array: ArrayDocument, document: dict[str, Any]) -> str | None:
+    """Whether Zarr takes the metadata with another fill value; errors name dtype or value only."""
+    default = None
+    if array.zarr_format == _FORMAT_3:
+        default = default_fill_value(array.stored_dtype())
+    try:
+        _whole_metadata({**document, "fill_value": default})
+    except Exception:  # noqa: BLE001 - whatever it is, the first error has told it
+        return None
+    given = repr(document["fill_value"]) if "fill_value" in document else "missing"
+    return f"{array.label} of dtype {array.dtype_text}, whose fill_value is {given:.80},"
+
+
+def _whole_metadata(document: dict[str, Any]) -> Any:
+    metadata: Any = parse_array_metadata(document)
+    _check_numcodecs(getattr(metadata, "codecs", ()))
+    return metadata
+
+
+def _check_numcodecs(codecs: Iterable[Any]) -> None:
+    """Make the codecs that Zarr asks numcodecs for, which it does with the first chunk only."""
+    for codec in codecs:
+        if isinstance(codec, ShardingCodec):
+            _check_numcodecs((*codec.codecs, *codec.index_codecs))
+        elif hasattr(codec, "codec_config"):
+            get_numcodec(codec.codec_config)

@@ -9,7 +9,7 @@ import base64
 import binascii
 import math
 import struct
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Self
 
@@ -17,10 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from torchdata_insitu.errors import GeometryError
-
-_PIECE_ITEMS = 1 << 16
-"""Values decoded at a time, or one row where that is longer: a piece and its mask stay in the
-core's own cache, and the mask does not grow with the number of rows in a chunk."""
+from torchdata_insitu.geometry.value_pieces import pieces
 
 
 @dataclass(frozen=True)
@@ -108,7 +105,7 @@ class CFPacking:
             return
         # An overflow is in the data and gives infinity, as it does in xarray.
         with np.errstate(over="ignore", invalid="ignore"):
-            for piece in _pieces(out.shape):
+            for piece in pieces(out.shape):
                 self._decode_piece(stored[piece], out[piece])
 
     def _decode_piece(self, stored: NDArray[Any], out: NDArray[Any]) -> None:
@@ -125,16 +122,6 @@ class CFPacking:
             np.multiply(out, self.scale, out=out)
         if self.offset is not None:
             np.add(out, self.offset, out=out)
-
-
-def _pieces(shape: tuple[int, ...]) -> Iterator[tuple[slice, ...]]:
-    """Slices along the first axis of about `_PIECE_ITEMS` values each."""
-    if not shape:
-        yield ()
-        return
-    rows = max(1, _PIECE_ITEMS // max(1, math.prod(shape[1:])))
-    for start in range(0, shape[0], rows):
-        yield (slice(start, start + rows),)
 
 
 def _fill_lists(

@@ -1,7 +1,9 @@
 """Where the stored chunks of an array begin and end."""
 
+import bisect
+import itertools
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Self
 
@@ -9,6 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from torchdata_insitu.errors import GeometryError
+
+_MOST_SHOWN = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,12 +36,15 @@ class AxisChunks:
     """Elements in every chunk, also where the last one reaches past `length`; None with edges."""
     edges: tuple[int, ...] | None
     """`0, ..., length`, strictly increasing; None with a step."""
+    overhang: int = 0
+    """With edges, how many elements the last stored chunk reaches past `length`."""
 
     def __post_init__(self) -> None:
         """Check that the values describe one grid.
 
         Raises:
-            GeometryError: Both or neither of step and edges, a step below 1, edges out of order.
+            GeometryError: Both or neither of step and edges, a step below 1, edges out of order, an
+                overhang without edges.
         """
         if (self.step is None) == (self.edges is None):
             raise GeometryError(
@@ -45,7 +52,12 @@ class AxisChunks:
             )
         if self.length < 0 or (self.step is not None and self.step < 1):
             raise GeometryError(
-                f"an axis of length {self.length} cannot have chunks of {self.step}"
+                f"an axis of length {self.length} cannot have chunks of {self.step or self.edges}"
+            )
+        if self.overhang < 0 or (self.overhang and len(self._edges) < 2):  # noqa: PLR2004
+            raise GeometryError(
+                f"an overhang belongs to a chunk between edges and is not negative: "
+                f"overhang={self.overhang}, step={self.step}, edges={self.edges}"
             )
         if self.edges is not None:
             ends_fit = bool(self.edges) and self.edges[0] == 0 and self.edges[-1] == self.length
@@ -66,18 +78,49 @@ class AxisChunks:
         return cls(length=length, step=step, edges=None)
 
     @classmethod
-    def rectilinear(cls, edges: Iterable[int]) -> Self:
+    def rectilinear(cls, edges: Iterable[int], *, overhang: int = 0) -> Self:
         """Chunks of any sizes.
 
         Args:
             edges: First element of every chunk, and the length of the axis as the last value.
+            overhang: How many elements the last stored chunk reaches past that.
 
         Example:
             >>> AxisChunks.rectilinear([0, 31, 59]).largest
             31
         """
         values = tuple(int(edge) for edge in edges)
-        return cls(length=values[-1] if values else 0, step=None, edges=values)
+        length = values[-1] if values else 0
+        return cls(length=length, step=None, edges=values, overhang=overhang)
+
+    @classmethod
+    def of_sizes(cls, length: int, sizes: Sequence[int]) -> Self:
+        """Chunks of these stored sizes, which cover the axis; equal ones become a step.
+
+        Args:
+            length: Elements along the axis.
+            sizes: Elements of every stored chunk; those that begin at or past the end are no part
+                of the grid, and the last one that is may reach past it.
+
+        Raises:
+            GeometryError: A size below 1, or fewer elements than the axis has.
+
+        Example:
+            >>> AxisChunks.of_sizes(59, [31, 28]).edges, AxisChunks.of_sizes(60, [31, 31]).step
+            ((0, 31, 59), 31)
+        """
+        if any(size < 1 for size in sizes) or sum(sizes) < length:
+            raise GeometryError(
+                f"chunks of {_shown(sizes)} elements do not cover an axis of {length}: each has at "
+                "least 1, and all together as many as the axis"
+            )
+        ends = [*itertools.accumulate(sizes)]
+        n_chunks = bisect.bisect_left(ends, length) + 1 if length else 0
+        used = sizes[:n_chunks]
+        if not used or len(set(used)) == 1:
+            return cls.regular(length, used[0] if used else 1)
+        edges = (0, *ends[: n_chunks - 1], length)
+        return cls.rectilinear(edges, overhang=ends[n_chunks - 1] - length)
 
     @property
     def n_chunks(self) -> int:
@@ -88,10 +131,28 @@ class AxisChunks:
 
     @property
     def largest(self) -> int:
-        """Elements of the longest stored chunk: the step of a regular grid, even past `length`."""
+        """Elements of the longest stored chunk, even where that reaches past `length`."""
         if self.step is not None:
             return self.step
-        return int(np.diff(self._edges).max(initial=0))
+        if not self.n_chunks:
+            return 0
+        # Python's integers: metadata may say anything of what lies past the end.
+        return max(int(np.diff(self._edges).max()), self.stored_size(self.n_chunks - 1))
+
+    def stored_size(self, chunk: int) -> int:
+        """Elements of a stored chunk, also where it reaches past `length`.
+
+        Raises:
+            GeometryError: There is no such chunk.
+
+        Example:
+            >>> AxisChunks.regular(10, 4).stored_size(2)
+            4
+        """
+        start, stop = self.bounds(chunk)
+        if self.step is not None:
+            return self.step
+        return stop - start + (self.overhang if chunk == self.n_chunks - 1 else 0)
 
     def bounds(self, chunk: int) -> tuple[int, int]:
         """First element of a chunk and the one after its last, cut at the length of the axis.
@@ -162,3 +223,8 @@ class ChunkGrid:
     def n_chunks(self) -> int:
         """Number of stored chunks of the array."""
         return math.prod(self.shape)
+
+
+def _shown(sizes: Sequence[int]) -> str:
+    texts = [str(size) for size in sizes[:_MOST_SHOWN]]
+    return ", ".join(texts) + (" ..." if len(sizes) > _MOST_SHOWN else "")

@@ -1,11 +1,10 @@
 """Arrays of a Zarr store, each read from its own metadata."""
 
 import asyncio
-import difflib
 import json
 import logging
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, NoReturn
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 from zarr.abc.store import Store
 from zarr.core.buffer import default_buffer_prototype
@@ -15,15 +14,22 @@ from zarr.storage import StorePath
 from torchdata_insitu.errors import GeometryError, InSituError, ReadError
 from torchdata_insitu.geometry.array_document import ROOT_NAME
 from torchdata_insitu.geometry.array_geometry import ArrayGeometry
+from torchdata_insitu.geometry.array_options import ArrayOptions
 from torchdata_insitu.geometry.array_reading import read_geometry
+from torchdata_insitu.geometry.chunk_separator import with_separator
 from torchdata_insitu.geometry.coordinate_names import is_coordinate, named_by_attributes
 from torchdata_insitu.geometry.store_nodes import StoreNode, read_node, walk
+from torchdata_insitu.geometry.unknown_names import refuse
 from torchdata_insitu.redaction import advice, reason, shown
+
+if TYPE_CHECKING:
+    from torchdata_insitu.geometry.torch_dtypes import SlotDType
 
 _logger = logging.getLogger(__name__)
 
 _MAX_READS = 64
 _MAX_LISTED = 20
+_DOCUMENTS = {"zarr.json", ".zarray", ".zattrs", ".zgroup", ".zmetadata"}
 
 
 def read_arrays(
@@ -32,6 +38,8 @@ def read_arrays(
     *,
     sample_axis: int | str | Mapping[str, int | str] = 0,
     decode_cf: bool = True,
+    field: str | Mapping[str, str] | None = None,
+    dtype: "SlotDType | Mapping[str, SlotDType] | None" = None,
     label: str | None = None,
     where: str = "the store",
 ) -> dict[str, ArrayGeometry]:
@@ -49,6 +57,9 @@ def read_arrays(
             an array that the mapping does not name has 0.
         decode_cf: Turn stored numbers into physical ones by `_FillValue`, `missing_value`,
             `scale_factor` and `add_offset`, as xarray does. With False they are used as stored.
+        field: The field that is read of structured values, or fields by array.
+        dtype: What a slot holds, to which decoded values are cast; or dtypes by array. An array
+            that the mapping does not name keeps its own.
         label: Label of the store where a loader reads from several.
         where: What messages call the store.
 
@@ -72,13 +83,12 @@ def read_arrays(
         >>> read_arrays(store, "t2m", sample_axis="lat")["t2m"].n_samples
         4
     """
-    by_array = sample_axis if isinstance(sample_axis, Mapping) else {}
-    axes = {path.strip("/") or ROOT_NAME: axis for path, axis in by_array.items()}
-    default_axis = 0 if isinstance(sample_axis, Mapping) else sample_axis
+    options = ArrayOptions(
+        sample_axis, decode_cf, field, dtype, path=lambda name: _path(name) or ROOT_NAME
+    )
 
     def geometry(node: StoreNode) -> ArrayGeometry:
-        axis = axes.get(node.name, default_axis)
-        return read_geometry(node.array(), label, axis, decode_cf=decode_cf)
+        return read_geometry(node.array(), label, options.of(node.name))
 
     documents = _ZarrDocuments(store, where)
     if names is not None:
@@ -97,17 +107,15 @@ def read_arrays(
                 continue
             try:
                 arrays[node.name] = geometry(node)
+            except ReadError as error:
+                # What the store does not give for the moment decides over no array.
+                raise ReadError(f"{error}; or name the arrays to open") from error
             except InSituError as error:
-                if node.name in axes or len(nodes) == 1:
+                if options.names(node.name) or len(nodes) == 1:
                     raise
                 left_out[node.name] = str(error)
         _report_left_out(arrays, left_out)
-    for name in axes:
-        if name not in arrays:
-            raise GeometryError(
-                f"sample_axis names array {name!r}, which is not among the arrays opened: "
-                f"{_listed(arrays)}"
-            )
+    options.check_opened(arrays)
     return arrays
 
 
@@ -132,6 +140,8 @@ class _ZarrDocuments:
             try:
                 buffer = await self._store.get(key, prototype=default_buffer_prototype())
             except Exception as error:  # noqa: BLE001
+                if _is_below_a_file(error):
+                    return None
                 why = f"{reason(error)}; {advice(error)}"
                 raise ReadError(
                     f"metadata {key!r} of {self.where} could not be read: {why}"
@@ -142,9 +152,22 @@ class _ZarrDocuments:
             document = json.loads(buffer.to_bytes())
         except ValueError as error:
             raise GeometryError(f"metadata {key!r} is not JSON: {error}") from error
+        except RecursionError as error:
+            raise GeometryError(f"metadata {key!r} is nested too deep to be read") from error
         if not isinstance(document, dict):
             raise GeometryError(f"metadata {key!r} is no JSON object: {document!r:.60}")
         return document
+
+    async def has(self, key: str) -> bool | None:
+        """Whether there is such a key; None where the store gives no answer."""
+        async with self._slots:
+            try:
+                return await self._store.exists(key)
+            except Exception as error:  # noqa: BLE001
+                _logger.debug(
+                    "%s does not say whether it has %r: %s", self.where, key, reason(error)
+                )
+                return None
 
     async def why_empty(self) -> str:
         """What a listing says of a store in which nothing is found, for the end of a text."""
@@ -162,7 +185,13 @@ class _ZarrDocuments:
             raise ReadError(
                 f"{self.where} cannot be listed ({reason(error)}): name the arrays to open"
             ) from shown(error)
-        return [name for name in names if not name.startswith(".") and name != "zarr.json"]
+        return [name for name in names if name and name not in _DOCUMENTS]
+
+
+def _is_below_a_file(error: Exception) -> bool:
+    """Whether a folder has a file where the key goes on: there is no such key, as for Zarr."""
+    # obstore raises an error of no kind of its own for it.
+    return isinstance(error, NotADirectoryError) or "Not a directory (os error" in str(error)
 
 
 def _wanted(names: Sequence[str] | str) -> list[str]:
@@ -170,7 +199,19 @@ def _wanted(names: Sequence[str] | str) -> list[str]:
     asked = [names] if isinstance(names, str) else list(names)
     if not asked or not all(isinstance(name, str) for name in asked):
         raise GeometryError(f"names is a path or a sequence of paths, not {names!r}")
-    return list(dict.fromkeys(name.strip("/") or ROOT_NAME for name in asked))
+    return list(dict.fromkeys(_path(name) or ROOT_NAME for name in asked))
+
+
+def _path(name: str) -> str:
+    """A path as keys have it.
+
+    Raises:
+        GeometryError: It leads out of the store, or depends on how the store reads it.
+    """
+    parts = [part for part in name.split("/") if part]
+    if {".", ".."} & set(parts):
+        raise GeometryError(f"{name!r} is no path inside a store: it has the part '.' or '..'")
+    return "/".join(parts)
 
 
 async def _root(documents: _ZarrDocuments) -> StoreNode | None:
@@ -191,36 +232,17 @@ async def _named_nodes(documents: _ZarrDocuments, names: Sequence[str]) -> list[
             raise GeometryError(
                 f"no array {unknown[0]!r}: the store is one array, opened as {ROOT_NAME!r}"
             )
-        return [root]
+        return [await with_separator(documents, root)]
     nodes = await asyncio.gather(*(read_node(documents, name) for name in names))
     found = []
     for name, node in zip(names, nodes, strict=True):
+        if node is None and root is not None and root.fault is not None:
+            raise root.fault
         if node is None or node.is_group:
-            await _refuse(documents, root, name, is_group=node is not None)
+            await refuse(documents, root, name, is_group=node is not None)
         else:
             found.append(node)
-    return found
-
-
-async def _refuse(
-    documents: _ZarrDocuments, root: StoreNode | None, name: str, *, is_group: bool
-) -> NoReturn:
-    if root is None and not is_group:
-        raise ReadError(
-            f"no Zarr metadata in {documents.where}: looked for zarr.json, .zarray and .zgroup at "
-            f"its root and below {name!r}; check the path{await documents.why_empty()}"
-        )
-    try:
-        nodes = await walk(documents, root) if root is not None else []
-    except ReadError as error:
-        raise GeometryError(f"no array {name!r} in the store ({error})") from error
-    paths = [node.name for node in nodes if not node.is_group]
-    inside = [path for path in paths if path.startswith(f"{name}/")]
-    folded = {path.casefold(): path for path in paths}
-    close = [folded[text] for text in difflib.get_close_matches(name.casefold(), folded, n=5)]
-    listed = _listed(dict.fromkeys([*inside, *close, *paths]))
-    what = f"{name!r} is a group, not an array" if is_group else f"no array {name!r} in the store"
-    raise GeometryError(f"{what}; it has {listed}")
+    return await _with_separators(documents, found)
 
 
 async def _all_nodes(documents: _ZarrDocuments) -> list[StoreNode]:
@@ -232,7 +254,14 @@ async def _all_nodes(documents: _ZarrDocuments) -> list[StoreNode]:
         )
     if root.fault is not None:
         raise root.fault
-    return await walk(documents, root) if root.is_group else [root]
+    nodes = await walk(documents, root) if root.is_group else [root]
+    return await _with_separators(documents, nodes)
+
+
+async def _with_separators(
+    documents: _ZarrDocuments, nodes: Sequence[StoreNode]
+) -> list[StoreNode]:
+    return list(await asyncio.gather(*(with_separator(documents, node) for node in nodes)))
 
 
 def _coordinates(nodes: Sequence[StoreNode]) -> set[str]:
@@ -262,10 +291,3 @@ def _report_left_out(arrays: Mapping[str, ArrayGeometry], left_out: Mapping[str,
             f"the store has no array to draw samples from; left out: {listed}{more}; name an array "
             "by its path to open it whatever it is"
         )
-
-
-def _listed(names: Iterable[str]) -> str:
-    """Names for an error text, the first of many."""
-    texts = [repr(name) for name in names]
-    more = len(texts) - _MAX_LISTED
-    return ", ".join(texts[:_MAX_LISTED]) + (f" and {more} more" if more > 0 else "") or "no arrays"

@@ -6,10 +6,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from torchdata_insitu.errors import InSituError, ReadError
+from torchdata_insitu.errors import GeometryError, InSituError, ReadError
 from torchdata_insitu.geometry.array_document import ROOT_NAME, ArrayDocument
 
 _FORMAT_2 = 2
+_FORMAT_3 = 3
 _KEYS_2 = (".zarray", ".zattrs", ".zgroup")
 _KEYS_3 = ("zarr.json",)
 
@@ -91,8 +92,12 @@ async def read_node(
             found[key] = result
     if "zarr.json" in found:
         document = found["zarr.json"]
-        attributes = _attributes(document.get("attributes"))
-        return StoreNode(path, document, attributes, document.get("node_type") == "group")
+        is_group = document.get("node_type") == "group"
+        attributes = document.get("attributes")
+        fault = None
+        if not is_group:
+            fault = _format_fault(path, document) or _attributes_fault(path, attributes)
+        return StoreNode(path, document, _attributes(attributes), is_group, fault)
     # A bucket that may not be listed refuses missing keys too: what was found counts first.
     if ".zarray" in found and ".zattrs" not in faults:
         attributes = _attributes(found.get(".zattrs"))
@@ -108,7 +113,8 @@ async def walk(documents: Documents, root: StoreNode) -> list[StoreNode]:
     """All arrays and groups of a store, sorted by path, the root included.
 
     Where the store lists nothing below a root group, the names are those of the consolidated
-    metadata, and every node is still read from its own document.
+    metadata, and every node is still read from its own document; one that is listed there and has
+    none is in the result with that fault. A group may hold nodes of the other format.
 
     Args:
         documents: The store.
@@ -127,20 +133,31 @@ async def walk(documents: Documents, root: StoreNode) -> list[StoreNode]:
         if failure is not None and not paths:
             raise failure
         read = await asyncio.gather(*(read_node(documents, path) for path in paths))
-        nodes = [node for node in read if node is not None]
+        nodes = [
+            _gone(path) if node is None else node for path, node in zip(paths, read, strict=True)
+        ]
     return [root, *sorted(nodes, key=lambda node: node.path)]
 
 
 async def _below(documents: Documents, group: StoreNode) -> list[StoreNode]:
-    keys = _KEYS_2 if group.document.get("zarr_format") == _FORMAT_2 else _KEYS_3
+    is_format_2 = group.document.get("zarr_format") == _FORMAT_2
     names = sorted(set(await documents.children(group.path)))
     paths = [posixpath.join(group.path, name) for name in names]
-    read = await asyncio.gather(*(read_node(documents, path, keys) for path in paths))
+    read = await asyncio.gather(
+        *(_child(documents, path, is_format_2=is_format_2) for path in paths)
+    )
     nodes = [node for node in read if node is not None]
     groups = [node for node in nodes if node.is_group]
     for deeper in await asyncio.gather(*(_below(documents, child) for child in groups)):
         nodes.extend(deeper)
     return nodes
+
+
+async def _child(documents: Documents, path: str, *, is_format_2: bool) -> StoreNode | None:
+    # Nearly every child has the format of its group: one of the other costs further reads.
+    first, second = (_KEYS_2, _KEYS_3) if is_format_2 else (_KEYS_3, _KEYS_2)
+    node = await read_node(documents, path, first)
+    return await read_node(documents, path, second) if node is None else node
 
 
 async def _consolidated_paths(documents: Documents, root: StoreNode) -> list[str]:
@@ -158,3 +175,32 @@ async def _consolidated_paths(documents: Documents, root: StoreNode) -> list[str
 
 def _attributes(value: object) -> Mapping[str, Any]:
     return value if isinstance(value, Mapping) else {}
+
+
+def _format_fault(path: str, document: Mapping[str, Any]) -> InSituError | None:
+    """Drafts of format 3 have a `zarr.json` of another form, which is neither array nor group."""
+    zarr_format = document.get("zarr_format")
+    if zarr_format == _FORMAT_3:
+        return None
+    return GeometryError(
+        f"array {path or ROOT_NAME!r} has zarr_format {zarr_format!r} in its zarr.json, which is "
+        f"that of format {_FORMAT_3}: write the store again"
+    )
+
+
+def _attributes_fault(path: str, attributes: object) -> GeometryError | None:
+    """An array whose scale or mask may be lost with its attributes is not read without them."""
+    if attributes is None or isinstance(attributes, Mapping):
+        return None
+    name = path or ROOT_NAME
+    return GeometryError(
+        f"array {name!r} has attributes that are no JSON object: {attributes!r:.60}"
+    )
+
+
+def _gone(path: str) -> StoreNode:
+    fault = GeometryError(
+        f"{path!r} is in the consolidated metadata, but has no metadata document of its own: it "
+        "was deleted, or the store was not copied whole"
+    )
+    return StoreNode(path, {}, {}, is_group=False, fault=fault)

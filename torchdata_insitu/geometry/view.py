@@ -68,6 +68,11 @@ class View:
         return self.arrays[0].dtype
 
     @property
+    def unit(self) -> str | None:
+        """The unit of times, as "ns" or "10s"; None for other numbers."""
+        return self.arrays[0].unit
+
+    @property
     def field_shape(self) -> tuple[int, ...]:
         """Shape of one sample of one array."""
         return self.arrays[0].field_shape
@@ -247,6 +252,7 @@ def _check_stackable(first: ArrayGeometry, other: ArrayGeometry) -> None:
     for what, ours, theirs, advice in (
         ("field shape", first.field_shape, other.field_shape, "give them as two views"),
         ("dtype", first.dtype, other.dtype, "give them as two views"),
+        ("time unit", first.unit, other.unit, "give them as two views"),
         ("number of samples", first.n_samples, other.n_samples, "check sample_axis"),
     ):
         if ours != theirs:

@@ -29,6 +29,7 @@ from torchdata_insitu.nodes.chunk_sources import (
 )
 from torchdata_insitu.nodes.collection import is_exiting, when_collected
 from torchdata_insitu.nodes.cursor_node import SourcedNode
+from torchdata_insitu.nodes.pass_ends import chunk_load, end_pass, liveness
 from torchdata_insitu.nodes.segment_node import FetchedSegment
 from torchdata_insitu.planning.cursor import Cursor
 from torchdata_insitu.planning.plan import Plan
@@ -157,6 +158,7 @@ class AsyncChunkFetcher(SourcedNode[FetchedSegment]):
             for array in self._arrays
         )
         self._by_source = dict(zip(self._sources, self._arrays, strict=True))
+        self._has_shards = any(array.shards is not None for array in self._arrays)
 
     @property
     def _arrays(self) -> tuple[ArrayGeometry, ...]:
@@ -169,6 +171,11 @@ class AsyncChunkFetcher(SourcedNode[FetchedSegment]):
         One that is read again, because the first read failed, counts once.
         """
         return self._by_array(lambda counts: counts.n_reads)
+
+    @property
+    def n_requests(self) -> Counter[str]:
+        """Requests for them, by array: one for each, but for shards and for reads made again."""
+        return self._by_array(lambda counts: counts.n_requests)
 
     @property
     def n_missing(self) -> Counter[str]:
@@ -229,7 +236,7 @@ class AsyncChunkFetcher(SourcedNode[FetchedSegment]):
         self._landing.clear()
         pool_pass, finalizer = self._pass, self._finalizer
         if pool_pass is not None:
-            _end_pass(pool_pass, tuple(self._fetchers.values()))
+            end_pass(pool_pass, tuple(self._fetchers.values()))
         if finalizer is not None:
             finalizer.detach()
         self._pass = self._finalizer = None
@@ -250,16 +257,32 @@ class AsyncChunkFetcher(SourcedNode[FetchedSegment]):
         while not self._ended and (
             len(self._ahead) < _MIN_SEGMENTS_AHEAD or self._pass is None or self._wants(n_asked)
         ):
-            try:
-                segment = next(self.source)
-            except StopIteration:
-                self._ended = True
+            segments = self._next_segments(n_asked)
+            if not segments:
                 break
-            keys = [key._replace(source=self._sources[key.source]) for key in segment.admit]
-            admission = self._live_pass().request(keys)
-            self._ahead.append((segment, admission))
-            self._landing.append(admission)
-            n_asked += len(keys)
+            sources: Mapping[Any, ChunkSource] = dict(enumerate(self._sources))
+            wanted = [
+                [key._replace(source=sources[key.source]) for key in segment.admit]
+                for segment in segments
+            ]
+            admissions = self._live_pass().request_all(wanted)
+            self._ahead.extend(zip(segments, admissions, strict=True))
+            self._landing.extend(admissions)
+            n_asked += sum(map(len, wanted))
+
+    def _next_segments(self, n_asked: int) -> list[Segment]:
+        """The next one; with shards as many as are wanted, for they may share requests."""
+        segments: list[Segment] = []
+        try:
+            segments.append(next(self.source))
+            while self._has_shards and self._pass is not None:
+                n_asked += len(segments[-1].admit)
+                if not self._wants(n_asked):
+                    break
+                segments.append(next(self.source))
+        except StopIteration:
+            self._ended = True
+        return segments
 
     def _wants(self, n_asked: int) -> bool:
         # A budget that holds the whole epoch is no reason to plan it all before the first batch:
@@ -287,7 +310,7 @@ class AsyncChunkFetcher(SourcedNode[FetchedSegment]):
                 loads: dict[str | None, list[ChunkLoad]] = {}
                 for fill in fills:
                     array = by_source[fill.key.source]  # type: ignore[index]
-                    loads.setdefault(array.store, []).append(_chunk_load(array, fill))
+                    loads.setdefault(array.store, []).append(chunk_load(array, fill))
                 for label, items in loads.items():
                     fetchers[label].submit(items, generations[label])
 
@@ -299,10 +322,10 @@ class AsyncChunkFetcher(SourcedNode[FetchedSegment]):
                 block_chunks=plan.block_chunks,
                 fitting_block=lambda n_bytes: self._fitting_block(n_bytes, lanes),
             )
-            self._finalizer = when_collected(self, _end_pass, self._pass, tuple(fetchers.values()))
+            self._finalizer = when_collected(self, end_pass, self._pass, tuple(fetchers.values()))
             try:
                 for fetcher in fetchers.values():
-                    fetcher.start(self.name, _liveness(self, self._pass))
+                    fetcher.start(self.name, liveness(self, self._pass))
             except BaseException:
                 self._end_generation()
                 raise
@@ -346,7 +369,7 @@ class AsyncChunkFetcher(SourcedNode[FetchedSegment]):
         """Without readers; a copy makes its own."""
         state = super().__getstate__()
         state.update(_ahead=deque(), _landing=deque())
-        for runtime in ("_fetchers", "_sources", "_by_source"):
+        for runtime in ("_fetchers", "_sources", "_by_source", "_has_shards"):
             del state[runtime]
         return state
 
@@ -354,40 +377,3 @@ class AsyncChunkFetcher(SourcedNode[FetchedSegment]):
         """Make readers anew."""
         super().__setstate__(state)
         self._prepare()
-
-
-def _liveness(node: AsyncChunkFetcher, pool_pass: PoolPass) -> Callable[[], bool]:
-    """Whether a pass goes on: not after its last batch, an error, or the end of its node.
-
-    Told by what ends at once: whatever is collected is shut down a little later.
-    """
-    owner, lasting = weakref.ref(node), weakref.ref(pool_pass)
-
-    def is_live() -> bool:
-        known = lasting()
-        return owner() is not None and known is not None and not known.closed
-
-    return is_live
-
-
-def _end_pass(pool_pass: PoolPass, fetchers: Sequence[ChunkFetcher]) -> None:
-    # Where an interrupt ended this before, loads can be lost that another pass waits for; otherwise
-    # what it waits for is just being written.
-    is_again = pool_pass.closed
-    pool_pass.close()
-    for fetcher in fetchers:
-        fetcher.cancel()
-    pool_pass.forget_loads(shared=is_again)
-
-
-def _chunk_load(array: ArrayGeometry, fill: SlotFill) -> ChunkLoad:
-    def done(load: ChunkLoad, error: BaseException | None) -> None:
-        if isinstance(error, Cancelled):
-            fill.abandon()
-            return
-        if error is not None:
-            first, stop = array.sample_chunks.bounds(fill.key.sample_run)
-            error.add_note(f"needed for the samples {first} to {stop - 1} of array {array.name!r}")
-        fill.finish(error, load.n_missing)
-
-    return ChunkLoad(array, fill.key.sample_run, fill.key.field_tile, fill.out, done)

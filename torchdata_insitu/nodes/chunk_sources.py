@@ -82,7 +82,7 @@ def chunk_source(array: ArrayGeometry, store: Store, on_missing: str) -> ChunkSo
         store: the store it is read from.
         on_missing: what a missing chunk means to the pass.
     """
-    decode = f"{array.metadata}|{array.sample_axis}|{array.cf!r}|{array.dtype.str}"
+    decode = f"{array.metadata}|{array.sample_axis}|{array.decoding!r}"
     if on_missing == "raise":
         # Not satisfied by a chunk that another pass has filled.
         decode += "|raise"

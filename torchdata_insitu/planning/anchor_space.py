@@ -58,7 +58,8 @@ class AnchorSpace:
 
         Raises:
             GeometryError: Views that cannot be drawn together.
-            PlanError: A split of another axis length, or no valid anchor in it.
+            PlanError: A split of another axis length, no valid anchor in it, or an array of more
+                chunks than a plan can list.
         """
         self.views = as_views(views)
         self.split = split
@@ -110,6 +111,16 @@ class AnchorSpace:
     def has_offsets(self) -> bool:
         """Whether any view reads another sample than the anchor."""
         return any(offsets != (0,) for offsets in self.offsets)
+
+    @property
+    def shard_units(self) -> int:
+        """Units that lie in one shard, of the array where these are most; 1 without shards."""
+        most = 1
+        for array in self.arrays:
+            if array.shards is not None:
+                rows = min(array.shards.grid.axes[array.sample_axis].largest, array.n_samples)
+                most = max(most, -(-rows // self.grid.edges.largest))
+        return most
 
     @property
     def array_names(self) -> tuple[str, ...]:
@@ -238,8 +249,10 @@ def _distinct(chunks: NDArray[np.int64]) -> NDArray[np.int64]:
 
 
 def _packing(array: ArrayGeometry) -> list[Any] | None:
-    cf = array.cf
-    return None if cf is None else [[str(v) for v in cf.fill_values], cf.scale, cf.offset]
+    cf, field, unit = array.cf, array.decoding.field, array.unit
+    packing = None if cf is None else [[str(v) for v in cf.fill_values], cf.scale, cf.offset]
+    # Of plain numbers the packing alone, as in the states of the first version.
+    return packing if field is None and unit is None else [packing, field, unit]
 
 
 def _digest(value: Any) -> str:

@@ -37,6 +37,13 @@ class DrawSpace(Protocol):
         """
 
     @property
+    def shard_units(self) -> int:
+        """Units that lie in one shard, of the array where these are most; 1 without shards.
+
+        Neighbouring units can then come with one request, and it pays to permute runs of them.
+        """
+
+    @property
     def array_names(self) -> tuple[str, ...]:
         """Name of each array, without repeats."""
 

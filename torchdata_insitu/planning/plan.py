@@ -54,7 +54,8 @@ class Plan:
     """Units whose draws are shuffled among themselves."""
     run_chunks: int | None = None
     """Consecutive units permuted as one. None: 1 if draws read no sample but their own, else a
-    quarter of a block, so that windows find most of their neighbours in memory."""
+    quarter of a block, so that windows find most of their neighbours in memory; and at least the
+    units of a shard, or equal parts of them that are no more than a quarter of a block."""
     batch_size: int = 1
     """Draws in a batch of one rank."""
     tail: str | None = None
@@ -74,7 +75,11 @@ class Plan:
         object.__setattr__(self, "seed", whole_number("seed", self.seed))
         object.__setattr__(self, "shuffle", bool(self.shuffle))
         if self.run_chunks is None:
-            run_chunks = max(1, self.block_chunks // 4) if self.space.has_offsets else 1
+            quarter = max(1, self.block_chunks // 4)
+            in_shard = self.space.shard_units
+            # Parts of equal size begin where shards do, and blocks still mix several of them.
+            part = -(-in_shard // -(-in_shard // quarter))
+            run_chunks = max(part, quarter if self.space.has_offsets else 1)
             object.__setattr__(self, "run_chunks", run_chunks)
         if self.tail is None:
             object.__setattr__(self, "tail", "short" if self.shuffle else "exact")

@@ -1,11 +1,12 @@
 """The cells in which arrays that chunk the sample axis differently are planned together."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
+from torchdata_insitu.errors import PlanError
 from torchdata_insitu.geometry.array_geometry import ArrayGeometry
 from torchdata_insitu.geometry.chunk_grid import AxisChunks
 from torchdata_insitu.planning.sample_ranges import Ranges, as_ranges, cut_on_chunks
@@ -14,6 +15,7 @@ _LEAST_UNITS_A_LANE = 4
 # A cell is the least that is resident at once. One of 365 x 366 samples, for years of two lengths,
 # would be the whole array. The limit is a constant, since the cells are part of the order.
 _MOST_CHUNKS_A_CELL = 16
+_MOST_CHUNKS = 100_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +63,9 @@ def planning_edges(
     Returns:
         The grid.
 
+    Raises:
+        PlanError: An array has more chunks than a plan can list.
+
     Example:
         >>> import zarr
         >>> from torchdata_insitu.geometry.metadata import read_arrays
@@ -70,6 +75,7 @@ def planning_edges(
         >>> planning_edges(list(read_arrays(store).values())).edges.n_chunks
         20
     """
+    _check_countable(arrays)
     length = arrays[0].n_samples
     drawn = as_ranges([(0, length)]) if ranges is None else ranges
     chunks = list(dict.fromkeys(array.sample_chunks for array in arrays))
@@ -89,6 +95,16 @@ def planning_edges(
         common=edges is common,
         reread=tuple(factors[array.sample_chunks] for array in arrays),
     )
+
+
+def _check_countable(arrays: Iterable[ArrayGeometry]) -> None:
+    for array in arrays:
+        if array.n_chunks > _MOST_CHUNKS:
+            raise PlanError(
+                f"array {array.name!r} has {array.n_chunks} chunks along its sample axis, "
+                f"{array.n_samples} samples in chunks of {array.rows_per_chunk}: a plan lists "
+                f"them, up to {_MOST_CHUNKS}; choose another sample_axis"
+            )
 
 
 def _common_edges(chunks: Sequence[AxisChunks]) -> AxisChunks:

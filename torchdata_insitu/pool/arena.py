@@ -43,7 +43,7 @@ class ArenaRegion:
         size = n_rows * shape.row_bytes
         try:
             self._map = mmap.mmap(-1, max(size, 1), flags=_RESERVE)
-        except OSError as cause:
+        except (OSError, OverflowError) as cause:
             msg = (
                 f"the system reserves no {text_of_bytes(size)} of address space for array "
                 f"{shape.name!r} ({cause}): lower budget_bytes, or raise the limit (ulimit -v)"

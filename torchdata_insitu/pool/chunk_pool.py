@@ -206,9 +206,15 @@ class ChunkPool:
 
     def request(self, pool_pass: PoolPass, keys: Sequence[ChunkKey]) -> Admission:
         """Queue chunks for a pass and start what there is room for."""
-        admission = Admission(len(keys))
-        self._do(lambda work: self._live.ask(work, pool_pass, keys, admission))
-        return admission
+        return self.request_all(pool_pass, [keys])[0]
+
+    def request_all(
+        self, pool_pass: PoolPass, wanted: Sequence[Sequence[ChunkKey]]
+    ) -> list[Admission]:
+        """The same for several segments, whose loads are begun together."""
+        admissions = [Admission(len(keys)) for keys in wanted]
+        self._do(lambda work: self._live.ask(work, pool_pass, wanted, admissions))
+        return admissions
 
     def claim(self, pool_pass: PoolPass, admission: Admission) -> None:
         """Take nothing back any more of what `admission` leases."""

@@ -67,14 +67,20 @@ class LivePasses:
         return left
 
     def ask(
-        self, work: PoolWork, pool_pass: PoolPass, keys: Sequence[ChunkKey], admission: Admission
+        self,
+        work: PoolWork,
+        pool_pass: PoolPass,
+        wanted: Sequence[Sequence[ChunkKey]],
+        admissions: Sequence[Admission],
     ) -> None:
-        """Queue chunks for a pass and start what there is room for."""
+        """Queue the chunks of segments for a pass and start what there is room for."""
         if pool_pass.closed:
-            admission.interrupt()
+            for admission in admissions:
+                admission.interrupt()
             return
-        pool_pass.queue.extend((key, admission) for key in keys)
-        pool_pass.ahead.append(admission)
+        for keys, admission in zip(wanted, admissions, strict=True):
+            pool_pass.queue.extend((key, admission) for key in keys)
+            pool_pass.ahead.append(admission)
         self.pump(work)
 
     def release(self, work: PoolWork, pool_pass: PoolPass, keys: Iterable[ChunkKey]) -> None:

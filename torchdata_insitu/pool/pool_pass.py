@@ -97,6 +97,10 @@ class PoolPass:
         """Queue chunks behind those asked for before, and start what there is room for."""
         return self.pool.request(self, keys)
 
+    def request_all(self, wanted: Sequence[Sequence[ChunkKey]]) -> list[Admission]:
+        """The same for several segments at once, so that their loads are begun together."""
+        return self.pool.request_all(self, wanted)
+
     def claim(self, admission: Admission) -> None:
         """Rely on what was asked for: until then it is read-ahead, which a new pass may claim."""
         self.pool.claim(self, admission)

@@ -1,0 +1,186 @@
+"""Of every chain of codecs: damaged bytes are an error that says where, or they are harmless."""
+
+import threading
+
+import numpy as np
+import pytest
+import zarr
+from zarr.codecs import numcodecs as of_numcodecs
+from zarr.core.buffer import default_buffer_prototype
+from zarr.core.sync import sync
+from zarr.storage import MemoryStore
+
+from tests.codec_chains import CHAINS, written
+from tests.fetch.loads import one_array, stale_slot
+from torchdata_insitu.errors import DecodeError
+from torchdata_insitu.fetch.decoder import ChunkDecoder
+from torchdata_insitu.fetch.requests import RequestTable
+
+# One stored chunk for each chunk: whole fields, so that plain chains write into the slot.
+SHAPE, CHUNKS = (6, 2, 4), (3, 2, 4)
+
+pytestmark = pytest.mark.filterwarnings("ignore:.*not.*Zarr.*spec")
+
+# Zarr decodes these, and passes over what does not belong to the content.
+PASSES_OVER_OTHERS = {"2 base64", "2 lzma alone", "2 lzma raw", "3 numcodecs lzma alone"}
+
+# What differs between the kinds of blosc is its own business.
+OTHER_BLOSC = ("blosc blosclz", "blosc lz4hc", "blosc zlib")
+every_chain = pytest.mark.parametrize(
+    "name", [name for name in CHAINS if not any(kind in name for kind in OTHER_BLOSC)]
+)
+
+
+class Chunk:
+    """The second stored chunk of an array, decoded into slots with old rows in them."""
+
+    def __init__(self, name, **layout):
+        store, stored = written(CHAINS[name], *(layout.values() or (SHAPE, CHUNKS)))
+        self.array = one_array(store)
+        self.decoder = ChunkDecoder(self.array)
+        self.request = RequestTable(self.array).requests(1)[0]
+        self.payload = sync(store.get(self.request.key, default_buffer_prototype())).to_bytes()
+        self.values = stored[CHUNKS[0] :]
+
+    def decoded(self, payload):
+        slot = stale_slot(self.array)
+        self.decoder.decode(payload, self.request, slot)
+        return slot
+
+    def refuses(self, payload):
+        with pytest.raises(DecodeError) as caught:
+            self.decoded(payload)
+        return str(caught.value)
+
+    def refuses_or_gives_the_values(self, payload):
+        try:
+            got = self.decoded(payload)
+        except DecodeError:
+            return
+        np.testing.assert_array_equal(got, self.values)
+
+
+@every_chain
+def test_whole_chunk_decodes(name):
+    chunk = Chunk(name)
+    np.testing.assert_array_equal(chunk.decoded(chunk.payload), chunk.values)
+
+
+@every_chain
+def test_chunk_cut_anywhere_is_an_error(name):
+    chunk = Chunk(name)
+    for n_bytes in range(len(chunk.payload)):
+        text = chunk.refuses(chunk.payload[:n_bytes])
+    assert f"{len(chunk.payload) - 1} bytes are stored" in text
+    for fact in ("array 't'", repr(chunk.request.key), str(chunk.request.coordinates), "expected"):
+        assert fact in text
+
+
+@every_chain
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda _: b"<html>please log in</html>",
+        lambda payload: b"\0" + payload,
+        lambda payload: payload[1:] + b"\0\0",
+        lambda payload: b"\xff" * (len(payload) + 5),
+        lambda payload: payload * 3 + b"x",
+    ],
+    ids=["a web page", "shifted", "shifted the other way", "ones", "three times and more"],
+)
+def test_bytes_of_something_else_are_an_error(name, change):
+    chunk = Chunk(name)
+    damaged = change(chunk.payload)
+    if name in PASSES_OVER_OTHERS:
+        chunk.refuses_or_gives_the_values(damaged)
+    else:
+        chunk.refuses(damaged)
+
+
+@every_chain
+@pytest.mark.parametrize("behind", [b"\0", b"x", bytes(64), b"garbage"])
+def test_bytes_behind_a_chunk_never_make_other_values(name, behind):
+    chunk = Chunk(name)
+    chunk.refuses_or_gives_the_values(chunk.payload + behind)
+
+
+@every_chain
+def test_chunk_of_more_or_fewer_rows_is_an_error(name):
+    chunk = Chunk(name)
+    for rows in (1, 2, 4, 6):
+        other = Chunk(name, shape=(2 * max(rows, 3), 2, 4), chunks=(rows, 2, 4))
+        if other.array.stored_chunk_shape != chunk.array.stored_chunk_shape:
+            chunk.refuses(other.payload)
+
+
+CHECKED = [
+    name
+    for name in CHAINS
+    if any(word in name for word in ("checksum", "crc32", "adler", "fletcher", "jenkins"))
+]
+
+
+@pytest.mark.parametrize("name", CHECKED)
+def test_checksum_finds_flipped_bits(name):
+    chunk = Chunk(name)
+    for number in range(len(chunk.payload)):
+        damaged = bytearray(chunk.payload)
+        damaged[number] ^= 1 << number % 8
+        # Of a compression around a checksum, some bits of the header mean nothing to the content.
+        chunk.refuses_or_gives_the_values(bytes(damaged))
+
+
+@pytest.mark.parametrize("decode_dtype", ["<f8", "<i4", "<f2"])
+def test_codec_that_gives_numbers_of_another_type_is_an_error(decode_dtype):
+    """Zarr would convert them."""
+    codec = of_numcodecs.AsType(encode_dtype="<f4", decode_dtype="<f4")
+    store = MemoryStore()
+    array = zarr.create_array(
+        store, name="t", shape=(4, 2), chunks=(2, 2), dtype="f4", filters=codec
+    )
+    array[...] = np.arange(8).reshape(4, 2)
+    document = sync(store.get("t/zarr.json", default_buffer_prototype())).to_bytes()
+    changed = document.replace(
+        b'"decode_dtype": "<f4"', f'"decode_dtype": "{decode_dtype}"'.encode()
+    )
+    assert changed != document
+    sync(store.set("t/zarr.json", default_buffer_prototype().buffer.from_bytes(changed)))
+    assert zarr.open_array(store, path="t")[...].dtype == "f4"
+    opened = one_array(store)
+    payload = sync(store.get("t/c/0/0", default_buffer_prototype())).to_bytes()
+    with pytest.raises(DecodeError, match=f"decodes to {np.dtype(decode_dtype).name}"):
+        ChunkDecoder(opened).decode(
+            payload, RequestTable(opened).requests(0)[0], stale_slot(opened)
+        )
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "2 zstd",
+        "2 F order, zstd",
+        "3 transpose",
+        "2 many",
+        "3 two compressions",
+        "2 lzma",
+        "3 gzip",
+    ],
+)
+def test_threads_decode_at_once(name):
+    chunk = Chunk(name)
+    n_threads = 4
+    barrier = threading.Barrier(n_threads)
+    slots = [[] for _ in range(n_threads)]
+
+    def decode(number):
+        barrier.wait()
+        slots[number] += [chunk.decoded(chunk.payload) for _ in range(50)]
+
+    threads = [threading.Thread(target=decode, args=(number,)) for number in range(n_threads)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sum(map(len, slots)) == 50 * n_threads
+    for slot in (slot for each in slots for slot in each):
+        np.testing.assert_array_equal(slot, chunk.values)
