@@ -213,6 +213,29 @@ def test_shards_in_shards(place):
     assert stats.reads == {"t": 15}
 
 
+@pytest.mark.filterwarnings("error")
+def test_codecs_around_shards_make_the_shard_the_stored_chunk():
+    store = zarr.storage.MemoryStore()
+    codec = zarr.codecs.ShardingCodec(chunk_shape=(2, 3), codecs=[zarr.codecs.BytesCodec()])
+    with pytest.warns(UserWarning, match="partial"):
+        array = zarr.create_array(
+            store,
+            name="t",
+            shape=(29, 6),
+            chunks=(8, 6),
+            dtype="f4",
+            serializer=codec,
+            compressors=[zarr.codecs.GzipCodec()],
+        )
+    values = counted((29, 6), "f4", first=1)
+    array[...] = values
+    views = tdi.open_arrays(store)
+    with tdi.build_loader(store, views, batch_size=4, budget_bytes=PLENTY) as loader:
+        for batch in loader:
+            assert np.array_equal(batch["t"].numpy(), values[batch["sample_index"].numpy()])
+        assert loader.stats().reads == {"t": 4}
+
+
 @pytest.mark.parametrize("fill_value", [0, -9, np.nan])
 def test_missing_stored_chunks_and_missing_shards(place, fill_value):
     store, where = place

@@ -1,6 +1,7 @@
 """Decoding by Zarr itself, for every chain that is not known here."""
 
 import math
+import warnings
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,7 @@ from zarr.core.chunk_utils import ChunkTransform
 from zarr.core.codec_pipeline import BatchedCodecPipeline
 from zarr.core.metadata import ArrayV2Metadata
 from zarr.core.sync import sync
+from zarr.errors import ZarrUserWarning
 
 from torchdata_insitu.fetch.bounded_codecs import bounded, codec_names
 from torchdata_insitu.fetch.frames import FrameError
@@ -58,7 +60,10 @@ class ZarrDecoding:
         chain = bounded(chain, _MOST_TIMES * size + _MOST_MORE)
         # Named here and not taken from zarr.config: a pipeline that somebody plugs in may only read
         # whole selections from stores.
-        pipeline = BatchedCodecPipeline.from_codecs(chain)
+        with warnings.catch_warnings():
+            # That codecs around a shard rule out partial reads: here, the shard is the chunk.
+            warnings.simplefilter("ignore", ZarrUserWarning)
+            pipeline = BatchedCodecPipeline.from_codecs(chain)
         self._pipeline = pipeline.evolve_from_array_spec(self._spec(chunk_shape))
         try:
             self._transform: ChunkTransform | None = ChunkTransform(codecs=tuple(self._pipeline))
