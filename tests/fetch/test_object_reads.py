@@ -16,7 +16,7 @@ from zarr.storage import ObjectStore
 
 from tests.contracts.watchdog import promptly
 from tests.fetch.loads import WAIT_S, Loads, fetching, one_array
-from tests.fetch.shard_stores import Index, check_at_rest, sharded, values_of
+from tests.fetch.shard_stores import Index, check_at_rest, files_of, sharded, values_of
 from tests.small_loaders import eventually
 from torchdata_insitu.errors import DecodeError, ReadError
 from torchdata_insitu.fetch.chunk_fetcher import Cancelled, ChunkFetcher
@@ -51,6 +51,31 @@ def server(inner):
 def store(server):
     """Of one try: what obstore tries again itself is not what is tested."""
     return open_store(server.url, retry_config={"max_retries": 0})
+
+
+def test_a_store_that_knows_no_end_of_an_object_is_asked_for_its_size(monkeypatch):
+    """As Azure does."""
+    store = ObjectStore(obstore.store.MemoryStore())
+    made = sharded(SHAPE, (2, 2, 3), (10, 4, 6))
+    for key, content in files_of(made).items():
+        obstore.put(store.store, key, content)
+    whole, asked = obstore.get, []
+
+    def get(inner, key, *, options=None):
+        asked.append(options)
+        if options is not None:
+            raise obstore.exceptions.NotSupportedError(
+                "Azure does not support suffix range requests"
+            )
+        return whole(inner, key)
+
+    monkeypatch.setattr(obstore, "get", get)
+    array = one_array(store, name="t")
+    with fetching(store, array) as fetcher:
+        loads = Loads(array, [1])
+        fetcher.submit(loads.loads)
+        assert np.array_equal(loads.wait().values, zarr.open_array(made, path="t")[2:4])
+    assert asked == [{"range": {"suffix": 20 * 16 + 4}}]
 
 
 def loaded(store, **options):

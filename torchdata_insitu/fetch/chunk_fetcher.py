@@ -9,7 +9,8 @@ from zarr.abc.store import Store
 from torchdata_insitu.errors import PlanError
 from torchdata_insitu.fetch.chunk_job import Generation
 from torchdata_insitu.fetch.chunk_load import Cancelled, ChunkLoad
-from torchdata_insitu.fetch.fetch_engine import FetchEngine, note_engine
+from torchdata_insitu.fetch.engine_exit import note_engine
+from torchdata_insitu.fetch.fetch_engine import FetchEngine
 from torchdata_insitu.fetch.read_counts import ArrayCounts
 from torchdata_insitu.fetch.retry import RetryPolicy
 from torchdata_insitu.geometry.array_geometry import ArrayGeometry

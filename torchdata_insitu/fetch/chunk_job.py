@@ -3,6 +3,7 @@
 import sys
 import threading
 from collections import deque
+from collections.abc import Iterable
 from typing import Any, Protocol
 
 import numpy as np
@@ -236,7 +237,7 @@ class ChunkJob(ReadState):
         return [self] if self.running.has_failed else []
 
 
-def take_failed(jobs: deque[ReadJob] | set[ReadJob]) -> list[ReadJob]:
+def take_failed(jobs: deque[ReadJob] | set[ReadJob] | list[ReadJob]) -> list[ReadJob]:
     """Remove and return what is for loads that have failed, under the lock of whoever has them."""
     taken: list[ReadJob] = []
     for job in list(jobs):
@@ -245,3 +246,15 @@ def take_failed(jobs: deque[ReadJob] | set[ReadJob]) -> list[ReadJob]:
             jobs.remove(job)
         taken += failed
     return taken
+
+
+def end_jobs(jobs: Iterable[ReadJob], error: BaseException | None = None) -> None:
+    """End jobs, all of them also where an interrupt comes in between."""
+    interrupt: BaseException | None = None
+    for job in jobs:
+        try:
+            job.end(error)
+        except BaseException as raised:  # noqa: BLE001 - raised once the others have ended
+            interrupt = raised
+    if interrupt is not None:
+        raise interrupt

@@ -1,11 +1,9 @@
 """What works for a fetcher without holding it: jobs, threads, and the ways out."""
 
-import atexit
 import functools
 import os
 import threading
 import time
-import weakref
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
@@ -15,7 +13,14 @@ from zarr.abc.store import Store
 from zarr.storage import ObjectStore
 
 from torchdata_insitu.errors import GeometryError, ReadError
-from torchdata_insitu.fetch.chunk_job import ChunkJob, Generation, ReadJob, RunningLoad
+from torchdata_insitu.fetch.chunk_job import (
+    ChunkJob,
+    Generation,
+    ReadJob,
+    RunningLoad,
+    end_jobs,
+    take_failed,
+)
 from torchdata_insitu.fetch.chunk_load import ChunkLoad
 from torchdata_insitu.fetch.chunk_reader import ChunkReader
 from torchdata_insitu.fetch.cpu_share import cores_per_rank
@@ -43,7 +48,6 @@ from torchdata_insitu.fetch.zarr_loop_reader import ZarrLoopReader
 from torchdata_insitu.geometry.array_geometry import ArrayGeometry
 from torchdata_insitu.process_check import check_process
 
-_EXIT_TIMEOUT_S = 5.0
 # How long a close waits for reads that block, most of which end by themselves within it.
 _MOMENT_S = 0.2
 
@@ -136,11 +140,11 @@ class FetchEngine:
                     left[:] = [*following.reads, *following.landed]
                     self._queue(following, left)
             if is_late:
-                uninterrupted(lambda: _end(jobs))
+                uninterrupted(lambda: end_jobs(jobs))
         except RuntimeError as cause:
             # No thread could be started, or Zarr's loop is closed: the process is on its way out.
             error = ReadError(f"nothing reads from {store_text(self._store)} any more: {cause}")
-            uninterrupted(lambda: _end(left, error))
+            uninterrupted(lambda: end_jobs(left, error))
 
     def start(self, name: str, is_live: Callable[[], bool]) -> None:
         """See `ChunkFetcher.start`."""
@@ -241,15 +245,17 @@ class FetchEngine:
         has declared their loads over.
         """
         following = self._shards.taken_apart(job, payload)
-        left = [*following.reads, *following.landed]
         error: BaseException | None = None
         with self._lock:
+            # Of a load that has failed elsewhere meanwhile, as in `_end_failed`.
+            gone = take_failed(following.reads) + take_failed(following.landed)
+            left = [*following.reads, *following.landed]
             if not all(job.is_over for job in left):
                 try:
                     self._queue(following, left, first=True)
                 except RuntimeError as cause:
                     error = cause
-        for job_left in left:
+        for job_left in (*gone, *left):
             job_left.end_permit()
             job_left.end(error)
 
@@ -269,7 +275,7 @@ class FetchEngine:
         # From where they are kept: what an interrupt leaves is ended by the next cancellation, and
         # not lost, for the slot of a lost job is never free again.
         if self._taken:
-            uninterrupted(lambda: _end(self._drained()))
+            uninterrupted(lambda: end_jobs(self._drained()))
 
     def _drained(self) -> Iterator[ReadJob]:
         while self._taken:
@@ -321,15 +327,17 @@ class FetchEngine:
             queued = self._threads.take_failed()
         for job in queued:
             job.end_permit()
-        _end([*waiting, *queued])
+        end_jobs([*waiting, *queued])
 
     def _keep(self, job: ReadJob, error: BaseException, delay_s: float) -> bool:
         """Try a job again, at once or later; False where it has to end instead."""
         # Under the lock, thread A (a decode thread) either comes before thread B that cancels, and
         # B finds the job where it is put, or sees that the load is over.
+        gone: list[ReadJob] = []
         with self._lock:
-            if job.is_over:
+            if job.is_over or job in (failed := job.take_failed()):
                 return False
+            gone += failed
             job.forget(error)
             try:
                 if delay_s:
@@ -337,15 +345,20 @@ class FetchEngine:
                 else:
                     self._reader.submit((self._shards.again(job),), first=True)
             except RuntimeError:
-                return False
-        return True
+                is_kept = False
+            else:
+                is_kept = True
+        end_jobs(gone)
+        return is_kept
 
     def _read_again(self, job: ReadJob) -> None:
         """The time of a job has come; runs on Zarr's loop."""
         failure = job.error
         final: BaseException | None = None
+        gone: list[ReadJob] = []
         try:
             with self._lock:
+                gone = [failed for failed in job.take_failed() if failed is not job]
                 is_over = job.is_over
                 if not is_over and not self._retries.is_spent(job):
                     job.forget(None)
@@ -359,6 +372,8 @@ class FetchEngine:
                 final = self._retries.final(job, failure)
         except BaseException as error:  # noqa: BLE001 - as in `_fail`
             final = error
+        finally:
+            end_jobs(gone)
         job.end(final)
         if final is not None:
             self._end_failed()
@@ -369,31 +384,3 @@ def _join(threads: Iterable[threading.Thread], timeout_s: float | None) -> None:
     for thread in threads:
         if thread is not threading.current_thread():
             thread.join(None if end is None else max(0.0, end - time.monotonic()))
-
-
-def _end(jobs: Iterable[ReadJob], error: BaseException | None = None) -> None:
-    interrupt: BaseException | None = None
-    for job in jobs:
-        try:
-            job.end(error)
-        except BaseException as raised:  # noqa: BLE001 - raised once the others have ended
-            interrupt = raised
-    if interrupt is not None:
-        raise interrupt
-
-
-def note_engine(engine: FetchEngine) -> None:
-    """Shut an engine down at the exit of the interpreter, if it is still there."""
-    _LIVE.add(engine)
-
-
-_LIVE: weakref.WeakSet[FetchEngine] = weakref.WeakSet()
-
-
-@atexit.register
-def _shut_down_all() -> None:
-    # Registered after Zarr's own hook and therefore run before it: the loop still takes the
-    # cancellations, and no task is destroyed while it is pending.
-    for engine in list(_LIVE):
-        engine.shut_down(join=True, timeout_s=_EXIT_TIMEOUT_S)
-        engine.settle(_EXIT_TIMEOUT_S)

@@ -178,6 +178,8 @@ class Limiter:
                 permit.in_air = False
                 if not parts:
                     self._n_begun -= permit.n_reads
+            granted = self._grant()
+        _hand_out(granted)
         return parts
 
     def end(self, permit: Permit) -> None:

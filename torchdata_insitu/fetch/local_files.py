@@ -68,8 +68,10 @@ def fill_span(file: int, start: int, target: memoryview) -> int:
 
 def read_span(file: int, span: ByteSpan) -> NDArray[np.uint8]:
     """Part of a file in new memory; less where the file ends before."""
-    start = span.start if span.start >= 0 else max(0, os.fstat(file).st_size + span.start)
-    buffer = np.empty(span.n_bytes, np.uint8)
+    file_bytes = os.fstat(file).st_size
+    start = span.start if span.start >= 0 else max(0, file_bytes + span.start)
+    # No more memory than there are bytes: a damaged index states any number.
+    buffer = np.empty(min(span.n_bytes, max(0, file_bytes - start)), np.uint8)
     return buffer[: fill_span(file, start, memoryview(buffer))]
 
 

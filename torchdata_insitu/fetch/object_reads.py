@@ -5,6 +5,7 @@ from typing import Any
 import numpy as np
 import obstore
 from numpy.typing import NDArray
+from obstore.exceptions import NotSupportedError
 
 from torchdata_insitu.fetch.chunk_job import ReadJob
 
@@ -27,10 +28,19 @@ class ObjectReads:
             if span is None:
                 content = obstore.get(self._store, key).bytes()
             elif span.start < 0:
-                options: Any = {"range": {"suffix": span.n_bytes}}
-                content = obstore.get(self._store, key, options=options).bytes()
+                content = self._end(key, span.n_bytes)
             else:
                 content = obstore.get_range(self._store, key, start=span.start, end=span.stop)
         except FileNotFoundError:
             return None
         return np.frombuffer(content, np.uint8)
+
+    def _end(self, key: str, n_bytes: int) -> Any:
+        """The last bytes of an object."""
+        options: Any = {"range": {"suffix": n_bytes}}
+        try:
+            return obstore.get(self._store, key, options=options).bytes()
+        except NotSupportedError:
+            # Azure knows no such request: it takes one for the size, and one for the bytes.
+            size = obstore.head(self._store, key)["size"]
+            return obstore.get_range(self._store, key, start=max(0, size - n_bytes), end=size)
