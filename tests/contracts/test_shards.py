@@ -364,6 +364,29 @@ def test_a_shard_that_was_written_anew_is_read_with_its_new_index(tmp_path):
         zarr.open_array(store, path="t", mode="r+")[...] = 1
 
 
+@pytest.mark.parametrize("kind", ["folder", "obstore"])
+@pytest.mark.parametrize("compressor", [NONE, ZSTD])
+def test_a_shard_that_is_written_while_it_is_read_shows_no_other_samples(
+    tmp_path, kind, compressor
+):
+    store = zarr.storage.LocalStore(tmp_path / "store.zarr")
+    if kind == "obstore":
+        store = zarr.storage.ObjectStore(obstore.store.MemoryStore())
+    values = np.repeat(np.arange(1, 65, dtype="f4")[:, None], 4, 1)
+    half = values * (np.arange(64) % 2)[:, None]
+    write(store, (64, 4), (1, 4), (64, 4), values=half, compressor=compressor)
+    options = {"shuffle": False, "block_chunks": 4, "budget_bytes": 8 * 16, "max_inflight": 1}
+    n_filled = 0
+    with tdi.build_loader(store, tdi.open_arrays(store), batch_size=4, **options) as loader:
+        for number, batch in enumerate(loader):
+            rows, samples = batch["t"][:, 0].numpy(), batch["sample_index"].numpy()
+            assert ((rows == 0) | (rows == samples + 1)).all()
+            n_filled += (rows == 0).sum()
+            if number == 2:
+                zarr.open_array(store, path="t", mode="r+")[...] = values
+    assert n_filled < 32
+
+
 @pytest.mark.parametrize("kind", ["folder", "counted"])
 def test_no_read_is_lost_when_loops_break(tmp_path, kind):
     store = zarr.storage.LocalStore(tmp_path / "store.zarr")

@@ -63,11 +63,11 @@ def test_a_store_that_knows_no_end_of_an_object_is_asked_for_its_size(monkeypatc
 
     def get(inner, key, *, options=None):
         asked.append(options)
-        if options is not None:
+        if isinstance(options["range"], dict):
             raise obstore.exceptions.NotSupportedError(
                 "Azure does not support suffix range requests"
             )
-        return whole(inner, key)
+        return whole(inner, key, options=options)
 
     monkeypatch.setattr(obstore, "get", get)
     array = one_array(store, name="t")
@@ -75,7 +75,32 @@ def test_a_store_that_knows_no_end_of_an_object_is_asked_for_its_size(monkeypatc
         loads = Loads(array, [1])
         fetcher.submit(loads.loads)
         assert np.array_equal(loads.wait().values, zarr.open_array(made, path="t")[2:4])
-    assert asked == [{"range": {"suffix": 20 * 16 + 4}}]
+    assert asked[0] == {"range": {"suffix": 20 * 16 + 4}}
+    assert all(isinstance(options["range"], tuple) for options in asked[1:])
+
+
+def test_a_store_that_refuses_its_own_tags_is_asked_without(monkeypatch):
+    store = ObjectStore(obstore.store.MemoryStore())
+    made = sharded(SHAPE, (2, 2, 3), (10, 4, 6))
+    for key, content in files_of(made).items():
+        obstore.put(store.store, key, content)
+    plain, n_refused = obstore.get, 0
+
+    def get(inner, key, *, options=None):
+        nonlocal n_refused
+        if options is not None and "if_match" in options:
+            n_refused += 1
+            raise obstore.exceptions.PreconditionError("the content has another tag")
+        return plain(inner, key, options=options)
+
+    monkeypatch.setattr(obstore, "get", get)
+    array = one_array(store, name="t")
+    with fetching(store, array) as fetcher:
+        loads = Loads(array, [1])
+        fetcher.submit(loads.loads)
+        assert np.array_equal(loads.wait().values, zarr.open_array(made, path="t")[2:4])
+    assert 0 < n_refused < 10
+    check_at_rest(store)
 
 
 def loaded(store, **options):

@@ -109,6 +109,8 @@ class ReadJob(Protocol):
     """Times it did not decode."""
     began_s: float
     """When it was read first, by the clock of `Retries`."""
+    tag: str | None
+    """Of a shard: the content that is asked for, or that has come, where it has a tag."""
 
     @property
     def array(self) -> ArrayGeometry:
@@ -156,7 +158,9 @@ class ReadJob(Protocol):
 class ReadState:
     """What is known of the read of a job."""
 
-    __slots__ = (*("began_s", "error", "has_come", "n_attempts", "n_damaged", "payload", "permit"),)
+    __slots__ = (
+        *("began_s", "error", "has_come", "n_attempts", "n_damaged", "payload", "permit", "tag"),
+    )
 
     def __init__(self) -> None:
         self.permit: Permit | None = None
@@ -166,6 +170,7 @@ class ReadState:
         self.n_attempts = 0
         self.n_damaged = 0
         self.began_s = 0.0
+        self.tag: str | None = None
 
     def end_permit(self) -> None:
         """See `ReadJob.end_permit`."""

@@ -305,8 +305,8 @@ class FetchEngine:
         try:
             forget_frames(error)
             if not job.is_over:
-                is_widened = self._shards.widen(job, error)
-                delay_s = 0.0 if is_widened else self._retries.delay_s(job, error)
+                is_changed = self._shards.changed(job, error)
+                delay_s = 0.0 if is_changed else self._retries.delay_s(job, error)
                 if delay_s is not None and self._keep(job, error, delay_s):
                     return
                 final = self._retries.final(job, error)

@@ -23,24 +23,31 @@ class ObjectReads:
         Whatever obstore raises is passed on.
         """
         key, span = job.key, job.span
-        content: Any
+        options: Any = None
+        if span is not None:
+            part = {"suffix": span.n_bytes} if span.start < 0 else (span.start, span.stop)
+            options = {"range": part}
+            if job.tag is not None:
+                # The index that told where the part is tells of this content only.
+                options["if_match"] = job.tag
         try:
-            if span is None:
-                content = obstore.get(self._store, key).bytes()
-            elif span.start < 0:
-                content = self._end(key, span.n_bytes)
-            else:
-                content = obstore.get_range(self._store, key, start=span.start, end=span.stop)
+            found = self._get(key, options)
         except FileNotFoundError:
             return None
-        return np.frombuffer(content, np.uint8)
+        if job.request.place is not None:
+            tag = found.meta["e_tag"]
+            # A weak tag matches nothing.
+            job.tag = None if tag is None or tag.startswith("W/") else tag
+        return np.frombuffer(found.bytes(), np.uint8)
 
-    def _end(self, key: str, n_bytes: int) -> Any:
-        """The last bytes of an object."""
-        options: Any = {"range": {"suffix": n_bytes}}
+    def _get(self, key: str, options: Any) -> Any:
         try:
-            return obstore.get(self._store, key, options=options).bytes()
+            return obstore.get(self._store, key, options=options)
         except NotSupportedError:
-            # Azure knows no such request: it takes one for the size, and one for the bytes.
+            if options is None or not isinstance(options["range"], dict):
+                raise
+            # Azure knows no request for the end: it takes one for the size, and one for the bytes.
             size = obstore.head(self._store, key)["size"]
-            return obstore.get_range(self._store, key, start=max(0, size - n_bytes), end=size)
+            start = max(0, size - options["range"]["suffix"])
+            part: Any = {**options, "range": (start, size)}
+            return obstore.get(self._store, key, options=part)

@@ -41,6 +41,8 @@ class ShardJob(ReadState):
         self.indexes = indexes
         self.index = index
         self._span = span
+        if index is not None and isinstance(index.state, str):
+            self.tag = index.state
 
     @property
     def array(self) -> ArrayGeometry:
@@ -121,14 +123,18 @@ class ShardJob(ReadState):
         super().forget(failure)
         if isinstance(failure, DecodeError):
             self.indexes.forget(self.key)
-            if self.index is not None:
-                self.index = None
-                self._span = index_span(self.layout, self.place.n_entries)
+            self.start_again()
+
+    def start_again(self) -> None:
+        """Read the index at the next try, where that has told of what is there no more."""
+        if self.index is not None:
+            self.index = self.tag = None
+            self._span = index_span(self.layout, self.place.n_entries)
 
     def widen(self) -> bool:
         """Read the whole shard at the next try; False if that is what it did."""
         is_part, self._span = self._span is not None, None
-        self.index = None
+        self.index = self.tag = None
         return is_part
 
     def singles(self) -> list[ShardJob]:

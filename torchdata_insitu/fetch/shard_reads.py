@@ -8,7 +8,12 @@ from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from obstore.exceptions import NotSupportedError, PermissionDeniedError, UnauthenticatedError
+from obstore.exceptions import (
+    NotSupportedError,
+    PermissionDeniedError,
+    PreconditionError,
+    UnauthenticatedError,
+)
 
 from torchdata_insitu.errors import ReadError
 from torchdata_insitu.fetch.byte_span import ByteSpan
@@ -33,6 +38,7 @@ _MOST_GAP = 1 << 16
 # Asked for otherwise it is refused again.
 _FORBIDDEN = (PermissionError, PermissionDeniedError, UnauthenticatedError)
 _FORBIDDEN_STATUS = {401, 403, 404, 405, 410}
+_MOST_REWRITES = 3
 _NO_RANGE = re.compile(r"invalid range|range was invalid", re.IGNORECASE)
 # One request is no larger, where it holds more than one stored chunk: several are under way at a
 # time, and what has come is decoded while others come.
@@ -62,6 +68,7 @@ class ShardReads:
         self._generation: Generation | None = None
         # Of a store that does not answer requests for a part, whole shards are read.
         self._is_whole_only = False
+        self._has_tags = True
 
     def grouped(self, jobs: Sequence[ChunkJob]) -> NextJobs:
         """The reads that stored chunks take; those that lie in no shard are read as they are."""
@@ -91,15 +98,22 @@ class ShardReads:
         self._counts.tried_again(job.array)
         return shard
 
-    def widen(self, job: ReadJob, error: BaseException) -> bool:
-        """Whether a job that failed is to be tried again, at once, as the read of a whole shard.
+    def changed(self, job: ReadJob, error: BaseException) -> bool:
+        """Whether a job that failed is to be tried again, at once, as another read of its shard.
 
-        Some stores give no part of an object, or not its end, and a part that begins behind the end
-        of an object is refused too: the whole of it shows what is wrong.
+        A shard that was written anew has another index. Some stores give no part of an object, or
+        not its end, and a part that begins behind the end of an object is refused too: the whole of
+        it shows what is wrong.
         """
         cause = error.__cause__
         if not isinstance(job, ShardJob) or not isinstance(error, ReadError) or cause is None:
             return False
+        if isinstance(cause, PreconditionError) and job.index is not None:
+            # A server that refuses the tags it has given is not asked by them any more.
+            self._has_tags = job.n_attempts <= _MOST_REWRITES
+            job.indexes.forget(job.key)
+            job.start_again()
+            return True
         if not _is_of_a_part(cause) or not job.widen():
             return False
         self._is_whole_only |= isinstance(cause, NotSupportedError | NotImplementedError)
@@ -150,14 +164,17 @@ class ShardReads:
             _land(job, members, next_jobs)
             job.end_permit()
         elif job.is_for_index:
-            index = self._read_index(job, payload, ShardIndex.read)
+            index = self._read_index(job, payload, ShardIndex.read, self._tag(job))
             self._follow_index(members, job.indexes, index, next_jobs, after=job)
             job.end_permit()
         else:
-            index = job.index or self._read_index(job, payload, ShardIndex.of_shard)
+            index = job.index or self._read_index(job, payload, ShardIndex.of_shard, self._tag(job))
             self._cut(job, index, payload)
             _land(job, members, next_jobs)
         return next_jobs
+
+    def _tag(self, job: ShardJob) -> str | None:
+        return job.tag if self._has_tags else None
 
     def _cut(self, job: ShardJob, index: ShardIndex, payload: NDArray[np.uint8]) -> None:
         """Give the members of a job what has come for them, and its permit."""
@@ -182,8 +199,9 @@ class ShardReads:
         """Begin to read one shard."""
         indexes = self._indexes_of(members[0])
         index = indexes.find(members[0].key)
-        # Where the state of the shard is known, who opens it sees whether the index is its own.
-        if index is not None and index.state is None and not self._is_whole_only:
+        # Where it is that of a file, who opens the file sees whether it is still the same.
+        is_usable = index is not None and isinstance(index.state, str | None)
+        if index is not None and is_usable and not self._is_whole_only:
             spans = [index.span(_entry(member)) for member in members]
             if all(span is None or span.n_bytes for span in spans):
                 self._follow_index(members, indexes, index, next_jobs)
