@@ -228,8 +228,9 @@ def _array_text(branch: Branch, array: ArrayGeometry, name: str) -> str:
     axis = f"sample axis {array.sample_axis}"
     if array.sample_axis_name:
         axis += f" {array.sample_axis_name!r}"
+    most = "up to " if array.sample_chunks.step is None else ""
     return (
-        f"{name}: {array.decoding} {array.shape}, {axis}: {array.n_chunks} chunks of "
+        f"{name}: {array.decoding} {array.shape}, {axis}: {array.n_chunks} chunks of {most}"
         f"{array.rows_per_chunk} samples ({text_of_bytes(array.chunk_bytes)}) in "
         f"{array.stored_per_chunk} stored; {branch.fetcher.describe(array)}"
     )

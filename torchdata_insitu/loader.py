@@ -138,7 +138,10 @@ class InSituLoader:
 
     @property
     def units(self) -> dict[str, str]:
-        """Units of the views that hold times as int64, such as "ns"; see `Chain.units`."""
+        """Units of the views that hold times as int64, such as "ns".
+
+        By the name of the view; over a mix by `source/view` where the sources differ.
+        """
         return self._chain.units()
 
     @property

@@ -30,13 +30,13 @@ class LoaderStats:
     reads: dict[str, int]
     """Stored chunks asked for, by array; those read ahead are among them."""
     requests: dict[str, int]
-    """Requests to the store for them, by array: as many as `reads` and `retries`, but for shards,
-    of which one request can bring several stored chunks and another the index."""
+    """Requests to the store for them, by array: as many as `reads` and `retries`, but for shards
+    that are no fast local files: one request can bring several stored chunks or the index."""
     missing: dict[str, int]
     """Stored chunks that were asked for, absent and read as the fill value, by array; what another
     loader on the pool has filled is counted there."""
     retries: dict[str, int]
-    """Times that stored chunks were read again after a failure, by array; not in `reads`."""
+    """Requests that were made again after a failure, by array; not in `reads`."""
     bytes_read: int
     """Encoded bytes read."""
     wait_s: float

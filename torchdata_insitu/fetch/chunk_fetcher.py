@@ -58,7 +58,8 @@ class ChunkFetcher:
                 of a missing chunk with a `ReadError`.
 
         Raises:
-            PlanError: An unknown `on_missing`, or `retry` is no policy.
+            PlanError: An unknown `on_missing`, `"raise"` for an array whose missing chunks only
+                Zarr sees, or `retry` is no policy.
         """
         if on_missing not in ON_MISSING:
             raise PlanError(f"on_missing is {on_missing!r}: choose one of {', '.join(ON_MISSING)}")

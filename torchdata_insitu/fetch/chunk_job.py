@@ -109,6 +109,8 @@ class ReadJob(Protocol):
     """Times it did not decode."""
     began_s: float
     """When it was read first, by the clock of `Retries`."""
+    goes_on: bool
+    """Whether its read goes on where that of an index has ended, and is no further try."""
     tag: str | None
     """Of a shard: the content that is asked for, or that has come, where it has a tag."""
 
@@ -159,7 +161,15 @@ class ReadState:
     """What is known of the read of a job."""
 
     __slots__ = (
-        *("began_s", "error", "has_come", "n_attempts", "n_damaged", "payload", "permit", "tag"),
+        "began_s",
+        "error",
+        "goes_on",
+        "has_come",
+        "n_attempts",
+        "n_damaged",
+        "payload",
+        "permit",
+        "tag",
     )
 
     def __init__(self) -> None:
@@ -170,6 +180,7 @@ class ReadState:
         self.n_attempts = 0
         self.n_damaged = 0
         self.began_s = 0.0
+        self.goes_on = False
         self.tag: str | None = None
 
     def end_permit(self) -> None:

@@ -6,12 +6,17 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from torchdata_insitu.errors import DecodeError
+from torchdata_insitu.errors import DecodeError, PlanError
 from torchdata_insitu.fetch.codec_chain import CodecChain, known_chain
 from torchdata_insitu.fetch.fetch_errors import cast_error, decode_error
 from torchdata_insitu.fetch.frames import FrameError
 from torchdata_insitu.fetch.requests import Request
-from torchdata_insitu.fetch.stored_metadata import StoredMetadata, inner_codecs, stored_metadata
+from torchdata_insitu.fetch.stored_metadata import (
+    StoredMetadata,
+    has_chunks_inside,
+    inner_codecs,
+    stored_metadata,
+)
 from torchdata_insitu.fetch.thread_buffers import ThreadBuffers
 from torchdata_insitu.fetch.unpacking import unpack
 from torchdata_insitu.fetch.zarr_decoding import ZarrDecoding
@@ -47,6 +52,7 @@ class ChunkDecoder:
         in_place = array.decoding.in_place
         self._straight = chain is not None and chain.as_in_memory and in_place
         self._fill = self._decoded_fill(metadata)
+        self._has_chunks_inside = has_chunks_inside(metadata, codecs)
 
     @property
     def path(self) -> str:
@@ -60,6 +66,19 @@ class ChunkDecoder:
         if self._straight and as_slot:
             return f"{self._chain}, straight into the slot"
         return f"{self._chain}, through scratch"
+
+    def check_sees_missing(self) -> None:
+        """Refuse an array of which chunks may be missing that only Zarr sees.
+
+        Raises:
+            PlanError: Stored chunks hold further ones; Zarr fills those that are not there.
+        """
+        if self._has_chunks_inside:
+            raise PlanError(
+                f"array {self._array.name!r} has chunks inside its stored chunks, which Zarr "
+                f"decodes as a whole ({self._chain}) and fills where some are missing, but "
+                "on_missing is 'raise': give on_missing='auto', or leave the array out"
+            )
 
     def raw_target(self, request: Request, out: NDArray[Any]) -> memoryview | None:
         """The bytes of the slot that a read may fill itself: stored bytes are decoded bytes.
@@ -120,7 +139,7 @@ class ChunkDecoder:
             DecodeError: The fill value does not fit the dtype that was asked for.
         """
         if isinstance(self._fill, CastError):
-            raise cast_error(self._array, request, f"of the fill value, {self._fill}")
+            raise cast_error(self._array, request, self._fill)
         out[request.target] = self._fill
 
     def _goes_straight(self, request: Request) -> bool:
@@ -131,7 +150,7 @@ class ChunkDecoder:
         try:
             self._array.decoding.decode(values, out[request.target], self._buffers.cast)
         except CastError as fault:
-            raise cast_error(self._array, request, str(fault)) from None
+            raise cast_error(self._array, request, fault) from fault
 
     def _unpack(
         self, stored: NDArray[np.uint8], target: NDArray[np.uint8] | None, request: Request
@@ -178,7 +197,7 @@ class ChunkDecoder:
             array.decoding.decode(stored, decoded)
         except CastError as fault:
             # Of no account to an array of which every stored chunk is there.
-            return fault
+            return CastError(f"of the fill value, {fault}")
         return decoded[0]
 
 

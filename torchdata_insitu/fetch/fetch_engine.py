@@ -73,6 +73,9 @@ class FetchEngine:
         buffers = ThreadBuffers()
         self._tables = {array: RequestTable(array) for array in arrays}
         self._decoders = {array: ChunkDecoder(array, buffers) for array in arrays}
+        if on_missing == "raise":
+            for decoder in self._decoders.values():
+                decoder.check_sees_missing()
         self._threads = DecodeThreads(n_threads, self._perform)
         self._retries = Retries(retry, self._read_again)
         self._account = limiter_of(store).account(max(1, max_inflight))
@@ -334,22 +337,22 @@ class FetchEngine:
         # Under the lock, thread A (a decode thread) either comes before thread B that cancels, and
         # B finds the job where it is put, or sees that the load is over.
         gone: list[ReadJob] = []
-        with self._lock:
-            if job.is_over or job in (failed := job.take_failed()):
-                return False
-            gone += failed
-            job.forget(error)
-            try:
+        try:
+            with self._lock:
+                failed = job.take_failed()
+                if job.is_over or job in failed:
+                    return False
+                gone += failed
+                job.forget(error)
                 if delay_s:
                     self._retries.wait(job, delay_s)
                 else:
                     self._reader.submit((self._shards.again(job),), first=True)
-            except RuntimeError:
-                is_kept = False
-            else:
-                is_kept = True
-        end_jobs(gone)
-        return is_kept
+        except RuntimeError:
+            return False
+        finally:
+            end_jobs(gone)
+        return True
 
     def _read_again(self, job: ReadJob) -> None:
         """The time of a job has come; runs on Zarr's loop."""

@@ -7,6 +7,7 @@ import traceback
 from torchdata_insitu.errors import DecodeError, FetchError, ReadError
 from torchdata_insitu.fetch.requests import Request
 from torchdata_insitu.geometry.array_geometry import ArrayGeometry
+from torchdata_insitu.geometry.value_decoding import CastError
 from torchdata_insitu.redaction import advice, reason, shown
 
 _SUSPENDABLE = (
@@ -62,12 +63,14 @@ def shard_error(
     )
 
 
-def cast_error(array: ArrayGeometry, request: Request, fault: str) -> DecodeError:
-    """A stored value is none of the dtype that was asked for."""
-    return DecodeError(
+def cast_error(array: ArrayGeometry, request: Request, fault: CastError) -> DecodeError:
+    """A stored value is none of the dtype that was asked for; `fault` becomes the cause."""
+    error = DecodeError(
         f"cannot cast {_where(array, request)}: {fault}; open the array with a wider dtype than "
         f"dtype={array.dtype.name!r}, or without dtype"
     )
+    error.__cause__ = fault
+    return error
 
 
 def missing_error(array: ArrayGeometry, request: Request) -> ReadError:

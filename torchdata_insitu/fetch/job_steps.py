@@ -58,8 +58,9 @@ class JobSteps:
         """The read of a job begins."""
         permit.is_idle = False
         job.permit = permit
-        is_first = self._retries.begin(job)
-        self._counts.requested(job.array, job.count_reads(), again=not is_first)
+        is_again = not self._retries.begin(job) and not job.goes_on
+        job.goes_on = False
+        self._counts.requested(job.array, job.count_reads(), again=is_again)
 
     def come(
         self,

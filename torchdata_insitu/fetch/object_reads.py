@@ -34,11 +34,12 @@ class ObjectReads:
             found = self._get(key, options)
         except FileNotFoundError:
             return None
+        content = np.frombuffer(found.bytes(), np.uint8)
         if job.request.place is not None:
             tag = found.meta["e_tag"]
             # A weak tag matches nothing.
             job.tag = None if tag is None or tag.startswith("W/") else tag
-        return np.frombuffer(found.bytes(), np.uint8)
+        return content
 
     def _get(self, key: str, options: Any) -> Any:
         try:

@@ -65,11 +65,6 @@ class ReadCounts:
             counts.n_reads += n_chunks
             counts.n_retries += again
 
-    def tried_again(self, array: ArrayGeometry) -> None:
-        """What was read did not decode, and is read by a request that counts for itself."""
-        with self._lock:
-            self.of(array).n_retries += 1
-
     def asked(self, array: ArrayGeometry, n_chunks: int) -> None:
         """Stored chunks were asked for, and it took no request."""
         with self._lock:

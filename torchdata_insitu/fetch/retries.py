@@ -10,6 +10,7 @@ from torchdata_insitu.fetch.chunk_job import ReadJob, take_failed
 from torchdata_insitu.fetch.fetch_errors import after_attempts
 from torchdata_insitu.fetch.retry import RetryPolicy, is_temporary
 from torchdata_insitu.fetch.zarr_loop import call_later_on_zarr_loop
+from torchdata_insitu.geometry.value_decoding import CastError
 
 
 class Retries:
@@ -57,6 +58,9 @@ class Retries:
         """Seconds after which a job that failed is tried again, None for never."""
         policy = self._policy
         if job.n_attempts >= policy.attempts or self.is_spent(job):
+            return None
+        if isinstance(error.__cause__, CastError):
+            # The bytes are whole, and would be the same the next time.
             return None
         if isinstance(error, DecodeError):
             job.n_damaged += 1

@@ -41,8 +41,7 @@ class ShardJob(ReadState):
         self.indexes = indexes
         self.index = index
         self._span = span
-        if index is not None and isinstance(index.state, str):
-            self.tag = index.state
+        self._set_tag()
 
     @property
     def array(self) -> ArrayGeometry:
@@ -124,18 +123,26 @@ class ShardJob(ReadState):
         if isinstance(failure, DecodeError):
             self.indexes.forget(self.key)
             self.start_again()
+        self._set_tag()
 
     def start_again(self) -> None:
         """Read the index at the next try, where that has told of what is there no more."""
         if self.index is not None:
-            self.index = self.tag = None
+            self.index = None
             self._span = index_span(self.layout, self.place.n_entries)
+        self._set_tag()
 
     def widen(self) -> bool:
         """Read the whole shard at the next try; False if that is what it did."""
         is_part, self._span = self._span is not None, None
-        self.index = self.tag = None
+        self.index = None
+        self._set_tag()
         return is_part
+
+    def _set_tag(self) -> None:
+        """Ask for the content that the index tells of, and for any where none is known."""
+        state = None if self.index is None else self.index.state
+        self.tag = state if isinstance(state, str) else None
 
     def singles(self) -> list[ShardJob]:
         """The same, a job for each stored chunk, which reads no more than that and the index."""

@@ -74,8 +74,9 @@ class ShardReads:
         """The reads that stored chunks take; those that lie in no shard are read as they are."""
         next_jobs = NextJobs([], [])
         if jobs and jobs[0].running.generation is not self._generation:
-            self._generation = jobs[0].running.generation
+            # In this order: who is interrupted in between begins with new ones again.
             self._indexes = {}
+            self._generation = jobs[0].running.generation
         by_shard: dict[tuple[int, str], list[ChunkJob]] = {}
         for job in jobs:
             if job.request.place is None:
@@ -95,7 +96,7 @@ class ShardReads:
         shard = ShardJob([job], indexes, None)
         if not self._is_whole_only:
             shard = ShardJob([job], indexes, index_span(shard.layout, shard.place.n_entries))
-        self._counts.tried_again(job.array)
+        shard.take_over(job, n_attempts=job.n_attempts)
         return shard
 
     def changed(self, job: ReadJob, error: BaseException) -> bool:
@@ -110,7 +111,8 @@ class ShardReads:
             return False
         if isinstance(cause, PreconditionError) and job.index is not None:
             # A server that refuses the tags it has given is not asked by them any more.
-            self._has_tags = job.n_attempts <= _MOST_REWRITES
+            if job.n_attempts > _MOST_REWRITES:
+                self._has_tags = False
             job.indexes.forget(job.key)
             job.start_again()
             return True
@@ -252,6 +254,7 @@ class ShardReads:
         if after is not None:
             for job in groups:
                 job.take_over(after, n_attempts=after.n_attempts - 1)
+                job.goes_on = True
         next_jobs.reads.extend(groups)
 
     def _read_index(
@@ -282,9 +285,7 @@ def _land(job: ShardJob | None, members: Sequence[ChunkJob], next_jobs: NextJobs
     for member in members:
         member.has_come, member.error = True, None
         if job is not None:
-            # Added to those of an earlier read, whose bytes did not decode.
-            member.n_attempts += job.n_attempts
-            member.began_s = member.began_s or job.began_s
+            member.n_attempts, member.began_s = job.n_attempts, job.began_s
         next_jobs.landed.append(member)
 
 

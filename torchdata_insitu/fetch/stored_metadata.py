@@ -26,3 +26,16 @@ def inner_codecs(array: ArrayGeometry, metadata: StoredMetadata) -> tuple[Codec,
         return None
     (sharding,) = metadata.codecs
     return sharding.codecs if isinstance(sharding, ShardingCodec) else None
+
+
+def has_chunks_inside(metadata: StoredMetadata, codecs: tuple[Codec, ...] | None) -> bool:
+    """Whether a stored chunk holds further chunks, of which only Zarr sees whether they are there.
+
+    Args:
+        metadata: Of the array.
+        codecs: As `inner_codecs` gives them.
+    """
+    if isinstance(metadata, ArrayV2Metadata):
+        return False
+    chain = metadata.codecs if codecs is None else codecs
+    return any(isinstance(codec, ShardingCodec) for codec in chain)

@@ -22,8 +22,8 @@ from torchdata_insitu.fetch.stored_metadata import StoredMetadata
 
 # To what one compression inside a chain may decode: no codec makes a number 16 times as long, and
 # what a codec adds to a chunk is small.
-_MOST_TIMES = 16
-_MOST_MORE = 65_536
+_LONGEST_TIMES = 16
+_LONGEST_MORE = 65_536
 
 
 class ZarrDecoding:
@@ -57,7 +57,7 @@ class ZarrDecoding:
             self._config = ArrayConfig.from_dict({"order": "C"})
         self._names = codec_names(chain)
         size = math.prod(chunk_shape) * metadata.dtype.to_native_dtype().itemsize
-        chain = bounded(chain, _MOST_TIMES * size + _MOST_MORE)
+        chain = bounded(chain, _LONGEST_TIMES * size + _LONGEST_MORE)
         # Named here and not taken from zarr.config: a pipeline that somebody plugs in may only read
         # whole selections from stores.
         with warnings.catch_warnings():

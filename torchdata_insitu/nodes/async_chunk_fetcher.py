@@ -67,7 +67,9 @@ class AsyncChunkFetcher(SourcedNode[FetchedSegment]):
         retry: which failed reads are tried again; None for `RetryPolicy()`.
         on_missing: what a stored chunk means that is not in the store. `"auto"`: the fill value,
             unless no chunk of the array is there at all; `"fill"`: the fill value, in any case;
-            `"raise"`: an error. What is filled is counted in `n_missing`.
+            `"raise"`: an error, and arrays are refused whose shards Zarr decodes as a whole, for
+            it fills what is missing inside. What is filled otherwise is counted in
+            `n_missing`.
 
     State:
         The cursor of the next segment it hands out, not of the last one it asked for.
@@ -79,8 +81,9 @@ class AsyncChunkFetcher(SourcedNode[FetchedSegment]):
 
     Raises:
         PlanError: an array's store is not among those given, one store is given for arrays of
-            several, an unknown `on_missing`, or an argument of the wrong kind; at the first
-            `next`, if another live pass reads the store with another `max_inflight`.
+            several, an unknown `on_missing`, `on_missing="raise"` for an array whose missing chunks
+            only Zarr sees, or an argument of the wrong kind; at the first `next`, if another live
+            pass reads the store with another `max_inflight`.
 
     Example:
         >>> import torchdata_insitu as tdi

@@ -38,8 +38,8 @@ class ChunkPlanner(CursorNode[Segment]):
         block_chunks: units whose draws are shuffled among themselves. It sets how far a sample can
             move and how much has to be resident, and nothing else.
         run_chunks: consecutive units permuted as one; None for 1 without offsets and a quarter of
-            `block_chunks` with, and where arrays have shards for the units of a shard, or equal
-            parts of them of at most a quarter of `block_chunks`.
+            `block_chunks` with. Where arrays have shards, None is at least the units of a shard, or
+            about equal parts of them of at most a quarter of `block_chunks`.
         tail: what happens to a last batch that is not full: `"short"`, `"drop"`, `"pad"` or
             `"exact"`; None for `"short"` when shuffled, else `"exact"`.
         lanes: equal shares of an epoch that are read side by side; None for the world size.

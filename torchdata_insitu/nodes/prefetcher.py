@@ -77,11 +77,13 @@ class _Channel:
 
     def run(self) -> None:
         """Fill the queue until it is told to stop, the source ends, or fails."""
-        with self.lock:
-            if self.is_stopping:
-                return
-            self.is_inside = True
         try:
+            # An interrupt of the consumer inside its wait can let go of the lock in its place, and
+            # this thread then fails wherever it is: it says that it has left in any case.
+            with self.lock:
+                if self.is_stopping:
+                    return
+                self.is_inside = True
             while True:
                 with self.lock:
                     while len(self.items) >= self.n_ahead and not self.is_stopping:

@@ -55,7 +55,7 @@ class Plan:
     run_chunks: int | None = None
     """Consecutive units permuted as one. None: 1 if draws read no sample but their own, else a
     quarter of a block, so that windows find most of their neighbours in memory; and at least the
-    units of a shard, or equal parts of them that are no more than a quarter of a block."""
+    units of a shard, or about equal parts of them that are no more than a quarter of a block."""
     batch_size: int = 1
     """Draws in a batch of one rank."""
     tail: str | None = None
@@ -77,7 +77,7 @@ class Plan:
         if self.run_chunks is None:
             quarter = max(1, self.block_chunks // 4)
             in_shard = self.space.shard_units
-            # Parts of equal size begin where shards do, and blocks still mix several of them.
+            # About equal parts mostly begin where shards do, and blocks still mix several of them.
             part = -(-in_shard // -(-in_shard // quarter))
             run_chunks = max(part, quarter if self.space.has_offsets else 1)
             object.__setattr__(self, "run_chunks", run_chunks)
