@@ -83,7 +83,9 @@ def build_loader(
         retry: which failed reads are tried again; None for `RetryPolicy()`.
         on_missing: what a stored chunk means that is not in the store. `"auto"`: the fill value,
             unless no chunk of the array is there at all; `"fill"`: the fill value, in any case;
-            `"raise"`: an error. What is filled is counted in `InSituLoader.stats`.
+            `"raise"`: an error, and arrays are refused whose shards Zarr decodes as a whole, for
+            it fills what is missing inside. What is filled otherwise is counted in
+            `InSituLoader.stats`.
         batch_transforms: functions `f(batch) -> batch` or `f(batch, rng) -> batch`, where `rng` is
             a `SampleRandom`.
         prefetch_factor: batches made ahead; 0 for none.

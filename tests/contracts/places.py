@@ -47,6 +47,13 @@ def placed(place, files, folder):
 
 
 class _Handler(http.server.SimpleHTTPRequestHandler):
+    def __init__(self, *args, listing_status, **options):
+        self._listing_status = listing_status
+        super().__init__(*args, **options)
+
+    def do_PROPFIND(self):
+        self.send_error(self._listing_status)
+
     def log_message(self, *_):
         pass
 
@@ -58,9 +65,14 @@ class _Server(http.server.ThreadingHTTPServer):
 
 
 @contextlib.contextmanager
-def web_server(folder):
-    """The URL at which Python's own web server shows a folder; it knows no listing of keys."""
-    handler = functools.partial(_Handler, directory=str(folder))
+def web_server(folder, listing_status=405):
+    """The URL at which Python's own web server shows a folder; it knows no listing of keys.
+
+    That is said by a status of its own, or by 501 as by Python's server, which obstore takes for an
+    error that may pass: it asks five times.
+    """
+    options = {"directory": str(folder), "listing_status": listing_status}
+    handler = functools.partial(_Handler, **options)
     with _Server(("127.0.0.1", 0), handler) as server:
         thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
         thread.start()

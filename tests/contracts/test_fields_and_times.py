@@ -94,6 +94,8 @@ def test_a_state_of_another_field_dtype_or_unit_is_refused():
     written(all_bits("M8[s]", SHAPE), {"times": (3, 4, 6)}, 3, store=store)
     other, _ = structured(3)
     written(all_bits("M8[ms]", SHAPE), {"times": (3, 4, 6)}, 3, store=other)
+    spans = written(all_bits("m8[s]", SHAPE), {"times": (3, 4, 6)}, 3)
+    numbers = written(all_bits("i8", SHAPE), {"times": (3, 4, 6)}, 3)
     ways = [
         (store, "whole", {"field": "u"}),
         (store, "whole", {"field": "u", "dtype": "f8"}),
@@ -102,6 +104,8 @@ def test_a_state_of_another_field_dtype_or_unit_is_refused():
         (store, "whole", {"field": "t"}),
         (store, "times", {}),
         (other, "times", {}),
+        (spans, "times", {}),
+        (numbers, "times", {}),
     ]
 
     def loader(way):

@@ -1,7 +1,6 @@
 """Metadata that are out of date, of two formats, or lie where nobody expects them."""
 
 import asyncio
-import contextlib
 import logging
 
 import numpy as np
@@ -12,7 +11,7 @@ from zarr.core.sync import sync
 import torchdata_insitu as tdi
 from tests.contracts.chains import counted
 from tests.contracts.documents import amend, document_of, files_of, key_of, put, read_all
-from tests.contracts.places import LISTED, PLACES, placed
+from tests.contracts.places import LISTED, PLACES, placed, web_server
 from torchdata_insitu.testing import CountingStore, make_store
 
 pytestmark = pytest.mark.filterwarnings("ignore:Consolidated metadata")
@@ -73,6 +72,15 @@ def test_where_they_are_not_listed_they_give_names_and_nothing_else(zarr_format,
         assert "left out 'gone': 'gone' is in the consolidated metadata, but has no" in caplog.text
         assert arrays["grown"].n_samples == 10
         check_values(there, {**arrays, **tdi.open_arrays(there, "new")}, plain)
+
+
+def test_a_server_that_does_not_know_what_listing_is_lists_nothing(tmp_path):
+    """Its answer looks like an error that may pass, and is none that the arrays have."""
+    plain = stale(3)
+    with placed("folder", files_of(plain), tmp_path), web_server(tmp_path, 501) as url:
+        there = tdi.open_store(url)
+        assert list(tdi.open_arrays(there)) == ["T", "deep/down", "grown", "scaled", "t"]
+        check_values(there, tdi.open_arrays(there, ["t", "scaled"]), plain)
 
 
 @pytest.mark.parametrize("zarr_format", FORMATS)
@@ -247,28 +255,3 @@ def test_metadata_of_many_arrays_are_read_at_once_but_not_all_at_the_same_time(
     assert len(tdi.open_arrays(store)) == n_arrays
     assert 32 <= store.most_inflight <= 64
     assert sum(store.gets.values()) == n_arrays * n_documents + 4
-
-
-def test_an_array_that_is_shorter_than_the_others_is_an_error_that_shows_both_lengths():
-    store = make_store({"t": (6, 2), "short": (5, 2)})
-    arrays = tdi.open_arrays(store)
-    with pytest.raises(tdi.errors.InSituError) as caught:
-        tdi.build_loader(store, arrays, batch_size=2)
-    for fact in ("'t'", "'short'", "6", "5"):
-        assert fact in str(caught.value)
-
-
-def test_arrays_of_other_chunks_and_dtypes_are_paired_by_sample():
-    values = {"a": counted((60, 2)), "b": counted((60, 3), "f8", first=1000)}
-    store = make_store(values, chunks={"a": (1, 2), "b": (30, 3)})
-    arrays = tdi.open_arrays(store)
-    with contextlib.closing(
-        tdi.build_loader(store, arrays, batch_size=7, budget_bytes=10**6)
-    ) as loader:
-        ids = []
-        for batch in loader:
-            rows = batch["sample_index"].tolist()
-            ids += rows
-            for name, expected in values.items():
-                np.testing.assert_array_equal(batch[name].numpy(), expected[rows], strict=True)
-    assert sorted(ids) == list(range(60))

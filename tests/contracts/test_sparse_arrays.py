@@ -5,13 +5,16 @@ import itertools
 import numpy as np
 import pytest
 import zarr
+from zarr.codecs import BytesCodec, Crc32cCodec, GzipCodec, ShardingCodec, TransposeCodec
 from zarr.core.sync import sync
 
 import torchdata_insitu as tdi
 from tests.contracts.chains import counted
 from tests.contracts.documents import PLENTY, files_of, read_all
 from tests.contracts.places import PLACES, placed
-from torchdata_insitu.testing import FaultServer, make_store
+from tests.contracts.refusals import refused
+from torchdata_insitu.errors import PlanError
+from torchdata_insitu.testing import CountingStore, FaultServer, make_store
 
 SHAPE, CHUNKS = (9, 4), (2, 2)
 PLACES_OF_CHUNKS = list(itertools.product(range(5), range(2)))
@@ -134,3 +137,73 @@ def test_chunks_below_another_prefix_are_an_error():
         tdi.errors.ReadError, match="array 't' has metadata but no chunk below 't/'"
     ):
         read_all(store, tdi.open_arrays(store, "t")["t"])
+
+
+PLAIN = ShardingCodec(chunk_shape=(1, 4))
+TURNED = TransposeCodec(order=(1, 0))
+# Stored chunks that hold further ones, which Zarr decodes with them, and how many are missing.
+CHUNKS_INSIDE = {
+    "behind a codec": (
+        1,
+        {"filters": [TURNED], "serializer": ShardingCodec(chunk_shape=(4, 1))},
+    ),
+    "before a codec": (1, {"serializer": PLAIN, "compressors": [GzipCodec()]}),
+    "in shards": (5, {"serializer": ShardingCodec(chunk_shape=(2, 4), codecs=[PLAIN])}),
+    "two deep in shards": (
+        2,
+        {
+            "serializer": ShardingCodec(
+                chunk_shape=(4, 4), codecs=[ShardingCodec(chunk_shape=(2, 4), codecs=[PLAIN])]
+            )
+        },
+    ),
+    "behind a codec in shards": (
+        5,
+        {
+            "serializer": ShardingCodec(
+                chunk_shape=(2, 4), codecs=[TURNED, ShardingCodec(chunk_shape=(4, 1))]
+            )
+        },
+    ),
+    "with an index that only Zarr reads": (
+        1,
+        {
+            "serializer": ShardingCodec(
+                chunk_shape=(1, 4), index_codecs=[BytesCodec(), Crc32cCodec(), Crc32cCodec()]
+            )
+        },
+    ),
+}
+
+
+def chunks_inside(options):
+    """Three shards of 8 rows: one that lacks its last three, one that is not there, a whole one."""
+    store = make_store({"well": counted((24, 4))}, chunks=(8, 4))
+    options = {"compressors": None, "fill_value": -9, **options}
+    array = zarr.create_array(store, name="t", shape=(24, 4), chunks=(8, 4), dtype="f4", **options)
+    array[:5] = counted((5, 4))
+    array[16:] = counted((8, 4))
+    return store
+
+
+@pytest.mark.filterwarnings("ignore::zarr.errors.ZarrUserWarning")
+@pytest.mark.parametrize("_, options", CHUNKS_INSIDE.values(), ids=CHUNKS_INSIDE)
+def test_gaps_that_only_zarr_sees_cannot_be_an_error(_, options):
+    store = CountingStore(chunks_inside(options))
+    arrays = tdi.open_arrays(store)
+    store.reset()
+    with refused(PlanError, "array 't'", "on_missing is 'raise'", "on_missing='auto'"):
+        tdi.build_loader(store, arrays, batch_size=4, budget_bytes=PLENTY, on_missing="raise")
+    assert not store.gets
+    values, _ = read_all(store, arrays["well"], on_missing="raise")
+    np.testing.assert_array_equal(values, counted((24, 4)))
+
+
+@pytest.mark.filterwarnings("ignore::zarr.errors.ZarrUserWarning")
+@pytest.mark.parametrize("policy", ["auto", "fill"])
+@pytest.mark.parametrize("n_missing, options", CHUNKS_INSIDE.values(), ids=CHUNKS_INSIDE)
+def test_gaps_that_only_zarr_sees_are_filled_and_the_others_counted(n_missing, options, policy):
+    store = chunks_inside(options)
+    values, n_counted = read_all(store, tdi.open_arrays(store, "t")["t"], on_missing=policy)
+    np.testing.assert_array_equal(values, zarr.open_array(store, path="t", mode="r")[...])
+    assert n_counted == n_missing

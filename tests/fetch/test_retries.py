@@ -4,6 +4,8 @@ import numpy as np
 import pytest
 import zarr
 
+from tests.contracts.documents import files_of
+from tests.contracts.places import placed
 from tests.fake_stores import Changes, NeverAnswers, Raises, only
 from tests.fetch.loads import Loads, fetching, one_array
 from tests.small_loaders import Once, eventually
@@ -248,6 +250,32 @@ def test_a_damaged_file_is_read_twice_and_then_named(tmp_path):
         assert "after 2 attempts" in str(error)
         assert fetcher.counts_of(array).n_retries == 1
         assert fetcher.bytes_read > 0
+
+
+@pytest.mark.parametrize("place", ["folder", "memory", "obstore memory"])
+@pytest.mark.parametrize("shards", [None, (4, 4)])
+@pytest.mark.parametrize("what", ["value", "fill value"])
+def test_a_value_that_does_not_fit_is_not_read_again(tmp_path, place, shards, what):
+    """The bytes are whole: they would be the same the next time."""
+    values = np.arange(40, dtype="i4").reshape(SHAPE)
+    if what == "value":
+        values[3, 1] = 300
+    else:
+        values[2:4] = -200
+    stored = make_store({"t": values}, chunks=CHUNKS, fill_value=-200, shards=shards)
+    with (
+        placed(place, files_of(stored), tmp_path) as store,
+        fetching(store, array := one_array(store, dtype="i1")) as fetcher,
+    ):
+        loads = Loads(array)
+        fetcher.submit(loads.loads)
+        errors = loads.wait().errors
+        assert list(errors) == [1]
+        assert fetcher.counts_of(array).n_retries == 0
+    assert type(errors[1]) is DecodeError
+    text = str(errors[1])
+    assert text.startswith("cannot cast array 't'")
+    assert f"the value {300 if what == 'value' else -200} does not fit int8" in text
 
 
 def test_one_attempt_is_one_attempt(stored):

@@ -71,6 +71,13 @@ def base64_float(value):
     return base64.standard_b64encode(struct.pack("<d", float(value))).decode()
 
 
+def nested(value, depth):
+    """A list in a list, and so on."""
+    for _ in range(depth):
+        value = [value]
+    return value
+
+
 @st.composite
 def packed_stores(draw):
     """A store of numbers with any supported combination of attributes, fill values among them."""
@@ -218,6 +225,39 @@ def test_plain_stored_numbers_need_no_packing():
         ({"missing_value": [1, "x"]}, "f4", "missing_value '1'"),
         ({"_FillValue": "none"}, "f4", "_FillValue 'none'"),
         ({"_FillValue": [{}, 1]}, "c8", "_FillValue {}"),
+        # Lists that are no arrays.
+        ({"missing_value": [[1, 2], [3]]}, "i2", r"missing_value \[\[1, 2\], \[3\]\]"),
+        ({"missing_value": [1, [2]]}, "f4", r"missing_value \[1, \[2\]\]"),
+        ({"_FillValue": [[1, 2], [3]]}, "i2", r"_FillValue \[\[1, 2\], \[3\]\]"),
+        ({"_FillValue": [[1], [2, 3]]}, "c8", r"_FillValue \[1\]"),
+        ({"_FillValue": [[1], [2, 3], 4]}, "c8", r"_FillValue \[\[1\], \[2, 3\], 4\]"),
+        ({"missing_value": nested(1, 100)}, "f4", r"missing_value \[\["),
+        # Numbers that are none of their dtype.
+        ({"scale_factor": 2**63}, "i2", "integer scale_factor 9223372036854775808"),
+        ({"scale_factor": -(2**63) - 1}, "u8", "integer scale_factor -9223372036854775809"),
+        ({"scale_factor": 10**400}, "i2", "scale_factor 1000"),
+        ({"scale_factor": [10**400]}, "f4", "scale_factor 1000"),
+        ({"scale_factor": 10**400, "add_offset": 1}, "i2", "scale_factor 1000"),
+        ({"add_offset": -(10**400)}, "f4", "add_offset -1000"),
+        ({"add_offset": 10**400, "_FillValue": 1}, "i2", "add_offset 1000"),
+        ({"_FillValue": 10**400}, "f8", "_FillValue 1000"),
+        ({"_FillValue": [10**400, 1]}, "c8", "_FillValue 1000"),
+        ({"missing_value": 10**400}, "f8", "missing_value 1000"),
+        ({"_FillValue": 2.5}, "i2", "_FillValue 2.5, which int16 cannot hold"),
+        ({"_FillValue": [1, 2.5]}, "u1", "_FillValue 2.5, which uint8 cannot hold"),
+        ({"_FillValue": -1}, "u2", "_FillValue -1, which uint16 cannot hold"),
+        ({"_FillValue": 128}, "i1", "_FillValue 128, which int8 cannot hold"),
+        ({"_FillValue": 2**63}, ">i8", "_FillValue 9223372036854775808, which int64 cannot hold"),
+        ({"_FillValue": 2.0**64}, "u8", "_FillValue .*, which uint64 cannot hold"),
+        ({"_FillValue": 1e20}, "i4", r"_FillValue 1e\+20, which int32 cannot hold"),
+        ({"_FillValue": float("-inf")}, "i4", "_FillValue -inf, which int32 cannot hold"),
+        # Text, and truth, that integers and floats do not have.
+        ({"missing_value": "NaN"}, "i2", "missing_value 'NaN', which is no number"),
+        ({"missing_value": ["nan"]}, "u8", "missing_value 'nan', which is no number"),
+        ({"_FillValue": "NaN"}, "i4", "_FillValue 'NaN', which is no number"),
+        ({"dtype": "bool"}, "f4", "attribute dtype='bool' on dtype float32"),
+        ({"dtype": "bool", "_Unsigned": "false"}, "f8", "attribute dtype='bool' on"),
+        ({"dtype": "bool"}, "c8", "attribute dtype='bool' on dtype complex64"),
     ],
 )
 def test_what_is_not_decoded_is_refused_and_names_the_way_out(attributes, dtype, fact):
@@ -225,6 +265,55 @@ def test_what_is_not_decoded_is_refused_and_names_the_way_out(attributes, dtype,
         CFPacking.from_attributes("t2m", attributes, np.dtype(dtype))
     assert "array 't2m'" in str(caught.value)
     assert "decode_cf=False" in str(caught.value)
+    assert len(str(caught.value)) < 300
+
+
+@pytest.mark.parametrize(
+    "attributes",
+    [
+        {"missing_value": [[1, 2], [3]]},
+        {"scale_factor": 2**70},
+        {"add_offset": 10**400},
+        {"_FillValue": 2.5},
+    ],
+)
+def test_an_array_that_is_not_decoded_does_no_harm_to_others(attributes):
+    store = store_of(np.array([1, 2], "i2"), attributes, 2, fill_value=None)
+    zarr.create_array(store, name="b", shape=(4,), dtype="i2", zarr_format=2)
+    assert list(read_arrays(store)) == ["b"]
+    assert list(read_arrays(store, decode_cf=False)) == ["a", "b"]
+
+
+@pytest.mark.parametrize("zarr_format", [2, 3])
+@pytest.mark.parametrize(
+    "dtype, fill", [("i2", 5.0), ("i1", -128), ("u8", 2**64 - 1), ("<i8", -(2**63)), (">u2", 65535)]
+)
+def test_a_fill_value_that_its_integers_hold_masks_as_in_xarray(zarr_format, dtype, fill):
+    values = np.array([1, int(fill), 3], dtype)
+    store = store_of(values, {"_FillValue": fill}, zarr_format, fill_value=0)
+    if zarr_format == 2:
+        # Where format 2 has no fill value, the attribute is the one that counts.
+        store = store_of(values, {"_FillValue": fill}, zarr_format, fill_value=None)
+    assert np.isnan(our_values(store)).tolist() == [False, True, False]
+    assert_equal_bits(store)
+
+
+@pytest.mark.parametrize("offset", [2**63, -(2**70), 10**300])
+def test_an_offset_is_added_as_a_float_however_large_the_integer(offset):
+    attributes = {"add_offset": offset, "scale_factor": 2**70}
+    for kept in (attributes, {"add_offset": offset}):
+        assert_equal_bits(store_of(np.array([1, 2], "i2"), kept, 3))
+
+
+def test_the_fill_value_of_format_2_goes_before_an_attribute_that_means_nothing():
+    store = store_of(np.array([1, 2], "i2"), {"_FillValue": 2.5}, 2, fill_value=2)
+    assert np.isnan(our_values(store)).tolist() == [False, True]
+    assert_equal_bits(store)
+
+
+def test_truth_values_may_say_that_they_are():
+    store = store_of(np.array([True, False]), {"dtype": "bool"}, 3)
+    assert_equal_bits(store)
 
 
 def test_stored_numbers_are_there_without_decoding():

@@ -4,6 +4,7 @@ import pytest
 import zarr
 from zarr.codecs import BytesCodec, Crc32cCodec, GzipCodec, ShardingCodec, TransposeCodec
 from zarr.core.metadata import ArrayV3Metadata
+from zarr.core.metadata.v3 import RectilinearChunkGridMetadata
 from zarr.storage import MemoryStore
 
 from torchdata_insitu.errors import GeometryError
@@ -17,7 +18,9 @@ BYTES = [{"name": "bytes", "configuration": {"endian": "little"}}]
 
 def document(shape, steps, *, kind="regular", inner=None, **sharding):
     """Of an array of format 3; with `inner` its chunks are shards of stored chunks."""
-    name = "chunk_shape" if kind == "regular" else "chunk_shapes"
+    grid = {"chunk_shape": steps}
+    if kind == "rectilinear":
+        grid = {"kind": "inline", "chunk_shapes": steps}
     codecs = BYTES
     if inner is not None:
         settings = {"chunk_shape": inner, "codecs": BYTES, "index_codecs": INDEX, **sharding}
@@ -25,7 +28,7 @@ def document(shape, steps, *, kind="regular", inner=None, **sharding):
     return {
         "zarr_format": 3,
         "shape": shape,
-        "chunk_grid": {"name": kind, "configuration": {name: steps}},
+        "chunk_grid": {"name": kind, "configuration": grid},
         "codecs": codecs,
     }
 
@@ -108,6 +111,21 @@ def test_an_axis_without_elements_may_have_sizes():
 def test_sizes_that_do_not_cover_the_axis_or_are_none_are_refused(sizes):
     with pytest.raises(GeometryError, match="'t'"):
         layout([10], [sizes], kind="rectilinear")
+
+
+@pytest.mark.parametrize("kind", [{}, *({"kind": kind} for kind in ("file", "Inline", 3, None))])
+def test_sizes_that_are_not_in_the_metadata_are_refused_as_by_zarr(kind):
+    grid = {"name": "rectilinear", "configuration": {**kind, "chunk_shapes": [[4, 6]]}}
+    with (
+        zarr.config.set({"array.rectilinear_chunks": True}),
+        pytest.raises(ValueError, match="inline"),
+    ):
+        RectilinearChunkGridMetadata.from_dict(grid)
+    meta = {**document([10], [[4, 6]], kind="rectilinear"), "chunk_grid": grid}
+    with pytest.raises(
+        GeometryError, match=r"'t' has a rectilinear chunk grid of the kind .*inline"
+    ):
+        chunk_layout(ArrayDocument("t", meta, {}))
 
 
 def test_more_sizes_than_memory_has_room_for_are_refused():

@@ -375,3 +375,22 @@ def test_real_stores_that_cannot_be_read_are_refused(shared_data, folder, fact):
     store = zarr.storage.LocalStore(shared_data / folder, read_only=True)
     with pytest.raises(InSituError, match=fact):
         read_arrays(store)
+
+
+def test_arrays_that_an_option_for_all_does_not_fit_are_left_out_with_a_warning(caplog):
+    store = zarr.storage.MemoryStore()
+    for name, dtype in (("t2m", "f4"), ("counts", "i2")):
+        zarr.create_array(store, name=name, shape=(9, 4), chunks=(2, 4), dtype=dtype)
+    with caplog.at_level("WARNING"):
+        assert list(read_arrays(store, dtype="int32")) == ["counts"]
+    (record,) = caplog.records
+    assert "'t2m'" in record.getMessage()
+    assert "mapping" in record.getMessage()
+
+
+def test_an_option_that_names_no_array_is_told_where_nothing_opens():
+    store = zarr.storage.MemoryStore()
+    zarr.create_array(store, name="obs", shape=(9,), chunks=(2,), dtype="S3")
+    zarr.create_array(store, name="text", shape=(9,), chunks=(2,), dtype="S3")
+    with pytest.raises(GeometryError, match="'ob'"):
+        read_arrays(store, field={"ob": "wind"})

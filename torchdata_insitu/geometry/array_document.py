@@ -101,11 +101,6 @@ class ArrayDocument:
         return tuple(posixpath.basename(n) if isinstance(n, str) and n else None for n in names)
 
     @property
-    def is_sharded(self) -> bool:
-        """Whether several stored chunks lie in one key."""
-        return "sharding_indexed" in [name for name, _ in self.codecs()]
-
-    @property
     def is_rectilinear(self) -> bool:
         """Whether stored chunks have a list of edges instead of one size."""
         grid = self.document.get("chunk_grid")

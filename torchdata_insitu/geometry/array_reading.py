@@ -1,12 +1,16 @@
 """One array of a Zarr store, from its metadata document to its geometry."""
 
 import json
-from collections.abc import Iterable
+import warnings
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 from zarr.codecs import ShardingCodec
 from zarr.core.array import parse_array_metadata
+from zarr.core.codec_pipeline import BatchedCodecPipeline
+from zarr.core.metadata import ArrayV3Metadata
+from zarr.errors import ZarrUserWarning
 from zarr.registry import get_numcodec
 
 from torchdata_insitu.errors import GeometryError
@@ -108,14 +112,23 @@ def _fill_value_fault(array: ArrayDocument, document: dict[str, Any]) -> str | N
 
 def _whole_metadata(document: dict[str, Any]) -> Any:
     metadata: Any = parse_array_metadata(document)
-    _check_numcodecs(getattr(metadata, "codecs", ()))
+    if isinstance(metadata, ArrayV3Metadata):
+        with warnings.catch_warnings():
+            # That codecs around a shard rule out partial reads: the shard is the stored chunk then.
+            warnings.simplefilter("ignore", ZarrUserWarning)
+            _check_chain(metadata.codecs)
     return metadata
 
 
-def _check_numcodecs(codecs: Iterable[Any]) -> None:
-    """Make the codecs that Zarr asks numcodecs for, which it does with the first chunk only."""
+def _check_chain(codecs: Sequence[Any]) -> None:
+    """Check what Zarr itself looks at with the first chunk only.
+
+    That is the order of codecs, in shards too, and whether numcodecs makes those it is asked for.
+    """
+    BatchedCodecPipeline.from_codecs(codecs)
     for codec in codecs:
         if isinstance(codec, ShardingCodec):
-            _check_numcodecs((*codec.codecs, *codec.index_codecs))
+            _check_chain(codec.codecs)
+            _check_chain(codec.index_codecs)
         elif hasattr(codec, "codec_config"):
             get_numcodec(codec.codec_config)

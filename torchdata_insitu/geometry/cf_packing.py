@@ -1,8 +1,11 @@
 """Stored numbers to physical ones by the CF conventions.
 
-The rules are those of xarray's `mask_and_scale` (`xarray.coding.variables`), and the results equal
-its results bit for bit, dtype included. Source of the attributes: CF conventions 1.11, sections
-2.5.1 "Missing data" and 8.1 "Simple packing".
+The rules are those of xarray's `mask_and_scale` (`xarray.coding.variables`), and where it decodes
+attributes as their writer meant them, the results equal its results bit for bit, dtype included.
+Some spellings are read here that it takes for something else: a scale or offset as a list of one
+number, a `_FillValue` in base64 in format 2 too, and "NaN" as text among floats. The fill value of
+format 2 masks no truth values. What can be meant in several ways is refused. Source of the
+attributes: CF conventions 1.11, sections 2.5.1 "Missing data" and 8.1 "Simple packing".
 """
 
 import base64
@@ -84,7 +87,7 @@ class CFPacking:
         if not masking and not packed:
             return None
         dtype = _decoded_dtype(stored, scale, offset, filled=bool(fills), masking=bool(masking))
-        if dtype.kind not in "fc" and (masking or stored.kind == "f"):
+        if dtype.kind not in "fc" and (masking or stored.kind == "f" or not _holds(dtype, scale)):
             raise GeometryError(_unsupported(name, f"the integer scale_factor {scale!r}"))
         return cls(masking, scale, offset, stored, dtype)
 
@@ -141,19 +144,38 @@ def _fill_lists(
     for key, value in given.items():
         if value is None:
             continue
-        values = [_fill_scalar(name, key, item) for item in np.ravel(value)]
+        values = [_fill_scalar(name, key, item, stored) for item in _items(name, key, value)]
         if stored.kind not in "iu" or not all(np.isnan(item) for item in values):
             lists.append(values)
     return lists
 
 
-def _fill_scalar(name: str, key: str, value: Any) -> Any:
-    if isinstance(value, str) and value.lower() == "nan":
+def _items(name: str, key: str, value: Any) -> Any:
+    try:
+        return np.ravel(value)
+    except ValueError as error:  # lists of several lengths, or in too many others
+        what = f"the {key} {value!r:.80}, which is no list of numbers"
+        raise GeometryError(_unsupported(name, what)) from error
+
+
+def _fill_scalar(name: str, key: str, value: Any, stored: np.dtype) -> Any:
+    if isinstance(value, str) and value.lower() == "nan" and stored.kind not in "iu":
         return np.float64(math.nan)
+    plain = value.item() if isinstance(value, np.generic) else value
     if not isinstance(value, np.number):
-        plain = value.item() if isinstance(value, np.generic) else value
-        raise GeometryError(_unsupported(name, f"the {key} {plain!r}, which is no number"))
+        raise GeometryError(_unsupported(name, f"the {key} {plain!r:.80}, which is no number"))
+    # No integer is NaN, which masks nothing then; a `missing_value` is compared as it is.
+    is_integer = key == "_FillValue" and stored.kind in "iu"
+    if is_integer and not (np.isnan(value) or _holds(stored, plain)):
+        what = f"the {key} {plain!r}, which {_native(stored)} cannot hold"
+        raise GeometryError(_unsupported(name, what))
     return value
+
+
+def _holds(integers: np.dtype, value: Any) -> bool:
+    """Whether a number is one of an integer dtype."""
+    limits = np.iinfo(integers)
+    return bool(limits.min <= value <= limits.max and value == int(value))
 
 
 def _plain_fill_value(name: str, value: Any, stored: np.dtype) -> Any:
@@ -168,15 +190,13 @@ def _plain_fill_value(name: str, value: Any, stored: np.dtype) -> Any:
 
 
 def _plain_float(name: str, value: Any) -> float:
-    if isinstance(value, int | float):
-        return float(value)
     try:
-        if value in {"NaN", "Infinity", "-Infinity"}:
+        if isinstance(value, int | float) or value in {"NaN", "Infinity", "-Infinity"}:
             return float(value)
         (number,) = struct.unpack("<d", base64.b64decode(value, validate=True))
         return float(number)
-    except (binascii.Error, struct.error, TypeError, ValueError) as error:
-        what = f"the _FillValue {value!r}, neither a number nor base64 of 8 bytes"
+    except (binascii.Error, struct.error, OverflowError, TypeError, ValueError) as error:
+        what = f"the _FillValue {value!r:.80}, neither a number nor base64 of 8 bytes"
         raise GeometryError(_unsupported(name, what)) from error
 
 
@@ -186,9 +206,17 @@ def _number(name: str, attributes: Mapping[str, Any], key: str) -> Any:
     if isinstance(value, list) and len(value) == 1:
         value = value[0]
     is_number = isinstance(value, int | float | np.integer | np.floating)
-    if value is None or (is_number and not isinstance(value, bool)):
+    if value is None or (is_number and not isinstance(value, bool) and _is_float(value)):
         return value
-    raise GeometryError(_unsupported(name, f"the {key} {value!r}, which is no number"))
+    raise GeometryError(_unsupported(name, f"the {key} {value!r:.80}, which is no number"))
+
+
+def _is_float(value: Any) -> bool:
+    try:
+        float(value)
+    except OverflowError:
+        return False
+    return True
 
 
 def _check_supported(
@@ -204,6 +232,8 @@ def _check_supported(
         raise GeometryError(_unsupported(name, what))
     if packed and stored.kind in "bc":
         raise GeometryError(_unsupported(name, f"a scale_factor or add_offset on dtype {stored}"))
+    if attributes.get("dtype") == "bool" and stored.kind in "fc":
+        raise GeometryError(_unsupported(name, f"the attribute dtype='bool' on dtype {stored}"))
     if (packed or fills) and (stored.kind == "b" or attributes.get("dtype") == "bool"):
         raise GeometryError(_unsupported(name, "a fill value, scale or offset on truth values"))
 

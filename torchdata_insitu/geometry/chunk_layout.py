@@ -33,7 +33,8 @@ def chunk_layout(array: ArrayDocument) -> ChunkLayout:
         GeometryError: There is no such grid, or it does not fit the shape.
 
     Example:
-        >>> grid = {"name": "rectilinear", "configuration": {"chunk_shapes": [[31, [30, 2]], 4]}}
+        >>> settings = {"kind": "inline", "chunk_shapes": [[31, [30, 2]], 4]}
+        >>> grid = {"name": "rectilinear", "configuration": settings}
         >>> document = {"zarr_format": 3, "shape": [91, 8], "chunk_grid": grid}
         >>> chunk_layout(ArrayDocument("t2m", document, {})).grid.shape
         (3, 2)
@@ -105,6 +106,12 @@ def _key_axes(array: ArrayDocument) -> tuple[AxisChunks, ...]:
             case "regular":
                 steps = settings.get("chunk_shape")
             case "rectilinear":
+                if settings.get("kind") != "inline":
+                    raise GeometryError(
+                        f"{array.label} has a rectilinear chunk grid of the kind "
+                        f"{settings.get('kind')!r:.80} in its metadata: only sizes that stand "
+                        "there themselves, of the kind 'inline', are read"
+                    )
                 steps = settings.get("chunk_shapes")
             case name:
                 raise GeometryError(

@@ -14,7 +14,7 @@ from zarr.storage import StorePath
 from torchdata_insitu.errors import GeometryError, InSituError, ReadError
 from torchdata_insitu.geometry.array_document import ROOT_NAME
 from torchdata_insitu.geometry.array_geometry import ArrayGeometry
-from torchdata_insitu.geometry.array_options import ArrayOptions
+from torchdata_insitu.geometry.array_options import ArrayOption, ArrayOptions
 from torchdata_insitu.geometry.array_reading import read_geometry
 from torchdata_insitu.geometry.chunk_separator import with_separator
 from torchdata_insitu.geometry.coordinate_names import is_coordinate, named_by_attributes
@@ -25,6 +25,7 @@ from torchdata_insitu.redaction import advice, reason, shown
 if TYPE_CHECKING:
     from torchdata_insitu.geometry.torch_dtypes import SlotDType
 
+_COORDINATE = "a coordinate, bounds or grid mapping"
 _logger = logging.getLogger(__name__)
 
 _MAX_READS = 64
@@ -103,7 +104,7 @@ def read_arrays(
             if node.is_group:
                 continue
             if node.name in coordinates:
-                left_out[node.name] = "a coordinate, bounds or grid mapping"
+                left_out[node.name] = _COORDINATE
                 continue
             try:
                 arrays[node.name] = geometry(node)
@@ -114,6 +115,14 @@ def read_arrays(
                 if options.names(node.name) or len(nodes) == 1:
                     raise
                 left_out[node.name] = str(error)
+                plain = options.of(node.name)._replace(field=None, dtype=None)
+                if _opens(node, label, plain):
+                    _logger.warning(
+                        "left out %r, which would open without dtype and field: %s; give these as "
+                        "a mapping from arrays to choose",
+                        *(node.name, error),
+                    )
+        options.check_opened([*arrays, *left_out])
         _report_left_out(arrays, left_out)
     options.check_opened(arrays)
     return arrays
@@ -280,14 +289,23 @@ def _coordinates(nodes: Sequence[StoreNode]) -> set[str]:
     return named
 
 
+def _opens(node: StoreNode, label: str | None, option: ArrayOption) -> bool:
+    try:
+        read_geometry(node.array(), label, option)
+    except InSituError:
+        return False
+    return True
+
+
 def _report_left_out(arrays: Mapping[str, ArrayGeometry], left_out: Mapping[str, str]) -> None:
     for name, why in left_out.items():
         _logger.info("left out %r: %s", name, why)
     if not arrays:
+        why_all = set(left_out.values())
         found = [f"{name!r} ({why})" for name, why in left_out.items()]
         more = f" and {len(found) - _MAX_LISTED} more" if len(found) > _MAX_LISTED else ""
         listed = "; ".join(found[:_MAX_LISTED]) or "nothing, its groups show no arrays"
+        hint = "; name a coordinate by its path to open it" if _COORDINATE in why_all else ""
         raise GeometryError(
-            f"the store has no array to draw samples from; left out: {listed}{more}; name an array "
-            "by its path to open it whatever it is"
+            f"the store has no array to draw samples from; left out: {listed}{more}{hint}"
         )

@@ -82,11 +82,16 @@ class ValueDecoding:
         return cls(stored_dtype, natural if dtype is None else dtype, field, cf)
 
     @property
+    def numbers(self) -> np.dtype:
+        """Dtype of stored values, or of the field that is read of them, in its byte order."""
+        return self.stored_dtype if self.field is None else self.stored_dtype[self.field]
+
+    @property
     def unit(self) -> str | None:
         """The unit of times, as "ns" or "10s", which are int64 with NaT as the least of them."""
-        if self._numbers.kind not in "mM":
+        if self.numbers.kind not in "mM":
             return None
-        unit, count = np.datetime_data(self._numbers)
+        unit, count = np.datetime_data(self.numbers)
         return unit if count == 1 else f"{count}{unit}"
 
     @property
@@ -149,14 +154,9 @@ class ValueDecoding:
             except FloatingPointError:
                 raise CastError(_overflow(values, out.dtype)) from None
 
-    @property
-    def _numbers(self) -> np.dtype:
-        """Of stored values, or of the field that is read of them."""
-        return self.stored_dtype if self.field is None else self.stored_dtype[self.field]
-
     def __str__(self) -> str:
         """Stored dtype and decoded one, and the unit of times."""
-        stored, decoded = _text(self._numbers), self.dtype.name
+        stored, decoded = _text(self.numbers), self.dtype.name
         field = "" if self.field is None else f"field {self.field!r} "
         changed = stored if stored == decoded else f"{stored} -> {decoded}"
         return f"{field}{changed}" + (f" in {self.unit}" if self.unit else "")

@@ -252,7 +252,10 @@ def _packing(array: ArrayGeometry) -> list[Any] | None:
     cf, field, unit = array.cf, array.decoding.field, array.unit
     packing = None if cf is None else [[str(v) for v in cf.fill_values], cf.scale, cf.offset]
     # Of plain numbers the packing alone, as in the states of the first version.
-    return packing if field is None and unit is None else [packing, field, unit]
+    if field is None and unit is None:
+        return packing
+    # A moment and a duration of the same unit are the same integers.
+    return [packing, field, unit and f"{array.decoding.numbers.kind}[{unit}]"]
 
 
 def _digest(value: Any) -> str:
