@@ -72,6 +72,15 @@ class ForeignArray:
         codec = (self.document.get("codecs") or [{}])[0]
         return codec["configuration"] if codec.get("name") == "sharding_indexed" else None
 
+    @property
+    def encoding(self):
+        """What chunks are encoded and stored by, but for levels and sizes; as text."""
+        fields = ("compressor", "filters", "order", "codecs")
+        keys = ("zarr_format", "dimension_separator", "chunk_key_encoding")
+        found = {name: self.document.get(name) for name in (*fields, *keys)}
+        found["byte_order"] = str(self.document.get("dtype"))[0]
+        return json.dumps(_without_sizes(found), sort_keys=True)
+
     def siblings(self):
         """Names of the other arrays of its group."""
         group, _, name = self.path.rpartition("/")
@@ -127,6 +136,13 @@ class ForeignArray:
     def _json(self, name):
         text = _files(self.store).read(posixpath.join(self.path, name))
         return None if text is None else json.loads(text)
+
+
+def _without_sizes(settings):
+    if isinstance(settings, dict):
+        sizes = {"level", "clevel", "blocksize", "typesize", "chunk_shape", "preset"}
+        return {key: _without_sizes(settings[key]) for key in settings.keys() - sizes}
+    return [_without_sizes(each) for each in settings] if isinstance(settings, list) else settings
 
 
 @functools.cache

@@ -243,10 +243,13 @@ def test_attributes_of_format_3_that_are_no_object_refuse_their_array():
 
 
 @pytest.mark.parametrize("zarr_format", [2, 3])
+@pytest.mark.parametrize(
+    "seeds", [range(75), pytest.param(range(75, 500), marks=pytest.mark.slow)], ids=["few", "many"]
+)
 @pytest.mark.filterwarnings("ignore::zarr.errors.ZarrUserWarning", "ignore::RuntimeWarning")
-def test_documents_damaged_at_random(zarr_format):
+def test_documents_damaged_at_random(seeds, zarr_format):
     """Every value, at any depth, may become any other or go; the seed is printed by the error."""
-    for seed in range(150):
+    for seed in seeds:
         chance = random.Random(seed)
 
         def damage(document, chance=chance):

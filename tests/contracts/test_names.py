@@ -75,7 +75,7 @@ def test_names_over_s3(s3_server):
     url = f"s3://names/{urllib.parse.quote('1995 #2/50%.zarr')}"
     there = tdi.open_store(url, **s3_server.options)
     check(there, arrays)
-    check(there, arrays, list(arrays))
+    assert list(tdi.open_arrays(there, list(arrays))) == list(arrays)
 
 
 @pytest.mark.parametrize("folder", ["a b", "50%", "a%20b", "a#b", "a?b", "a+b", DECOMPOSED])

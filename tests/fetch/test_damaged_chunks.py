@@ -77,31 +77,25 @@ def test_chunk_cut_anywhere_is_an_error(name):
 
 
 @every_chain
-@pytest.mark.parametrize(
-    "change",
-    [
-        lambda _: b"<html>please log in</html>",
-        lambda payload: b"\0" + payload,
-        lambda payload: payload[1:] + b"\0\0",
-        lambda payload: b"\xff" * (len(payload) + 5),
-        lambda payload: payload * 3 + b"x",
-    ],
-    ids=["a web page", "shifted", "shifted the other way", "ones", "three times and more"],
-)
-def test_bytes_of_something_else_are_an_error(name, change):
+def test_bytes_of_something_else_are_an_error(name):
     chunk = Chunk(name)
-    damaged = change(chunk.payload)
-    if name in PASSES_OVER_OTHERS:
-        chunk.refuses_or_gives_the_values(damaged)
-    else:
-        chunk.refuses(damaged)
+    payload = chunk.payload
+    check = chunk.refuses_or_gives_the_values if name in PASSES_OVER_OTHERS else chunk.refuses
+    for damaged in (
+        b"<html>please log in</html>",
+        b"\0" + payload,
+        payload[1:] + b"\0\0",
+        b"\xff" * (len(payload) + 5),
+        payload * 3 + b"x",
+    ):
+        check(damaged)
 
 
 @every_chain
-@pytest.mark.parametrize("behind", [b"\0", b"x", bytes(64), b"garbage"])
-def test_bytes_behind_a_chunk_never_make_other_values(name, behind):
+def test_bytes_behind_a_chunk_never_make_other_values(name):
     chunk = Chunk(name)
-    chunk.refuses_or_gives_the_values(chunk.payload + behind)
+    for behind in (b"\0", b"x", bytes(64), b"garbage"):
+        chunk.refuses_or_gives_the_values(chunk.payload + behind)
 
 
 @every_chain

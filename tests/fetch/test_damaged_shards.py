@@ -38,6 +38,17 @@ def place(request, tmp_path, monkeypatch):
         yield place
 
 
+def for_places(cases, few):
+    """Each case in a place of each way to read, and few where the way is that of another place."""
+    alike = {"slow folder", "memory", "obstore"}
+    return [
+        pytest.param(place, case, marks=() if is_quick else pytest.mark.slow)
+        for place in PLACES
+        for case in cases
+        for is_quick in [place not in alike or case in few]
+    ]
+
+
 SPOILT = {
     "no byte": (lambda shard: shard[:0], "132 bytes, and 0 of them"),
     "less than the index": (lambda shard: shard[-40:], "132 bytes, and 40 of them"),
@@ -72,9 +83,12 @@ OUTSIDE = {
 }
 
 
-@pytest.mark.parametrize("pair", OUTSIDE.values(), ids=OUTSIDE)
+@pytest.mark.parametrize(
+    "place, outside", for_places(OUTSIDE, ["over the end", "half missing"]), indirect=["place"]
+)
 @pytest.mark.parametrize("runs, index", [([0, 5], "end"), ([4, 5], "start"), (range(22), "end")])
-def test_an_entry_that_points_outside_of_the_shard_is_an_error(place, pair, runs, index):
+def test_an_entry_that_points_outside_of_the_shard_is_an_error(place, outside, runs, index):
+    pair = OUTSIDE[outside]
     source = sharded(SHAPE, CHUNKS, SHARDS, checksum=False, index=index)
     own = Index(8, checksum=False, first=index == "start")
     store = place.fill(source)
@@ -111,7 +125,7 @@ def test_a_stored_chunk_that_is_cut_off_leaves_the_others(place, runs):
 
 @pytest.mark.parametrize("runs", [[5], range(22)], ids=["part", "whole"])
 @pytest.mark.parametrize("codec", ["none", "zstd"])
-@pytest.mark.parametrize("size", [0, 1, 23])
+@pytest.mark.parametrize("place, size", for_places([0, 1, 23], [1]), indirect=["place"])
 def test_an_entry_of_another_size_is_an_error_of_its_stored_chunk(place, runs, codec, size):
     source = sharded(SHAPE, CHUNKS, SHARDS, codec=codec)
     store = place.fill(source)

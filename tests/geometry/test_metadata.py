@@ -390,7 +390,7 @@ def test_arrays_that_an_option_for_all_does_not_fit_are_left_out_with_a_warning(
 
 def test_an_option_that_names_no_array_is_told_where_nothing_opens():
     store = zarr.storage.MemoryStore()
-    zarr.create_array(store, name="obs", shape=(9,), chunks=(2,), dtype="S3")
-    zarr.create_array(store, name="text", shape=(9,), chunks=(2,), dtype="S3")
+    for name in ("obs", "text"):
+        zarr.create_array(store, name=name, shape=(9,), chunks=(2,), dtype="S3", zarr_format=2)
     with pytest.raises(GeometryError, match="'ob'"):
         read_arrays(store, field={"ob": "wind"})
