@@ -13,6 +13,9 @@ from tests.contracts.documents import amend, document_of, files_of, key_of, put,
 from tests.contracts.places import LISTED, PLACES, placed
 from torchdata_insitu.testing import CountingStore, FaultServer, make_store
 
+# Minutes in all; what they share with other suites runs in those.
+pytestmark = pytest.mark.slow
+
 ENCODINGS = {
     "format 2, dots": (2, "v2", "."),
     "format 2, slashes": (2, "v2", "/"),

@@ -6,6 +6,7 @@ import math
 from collections import Counter
 
 import numpy as np
+import pytest
 import zarr
 from hypothesis import assume
 from hypothesis import strategies as st
@@ -21,6 +22,9 @@ from tests.planning.naive_plan import NaivePlan, NaiveSpace
 from tests.planning.plan_cases import Views, chunkings, offset_lists, some_splits
 from torchdata_insitu.planning.rank_stream import TAILS
 from torchdata_insitu.testing import CountingStore
+
+# Minutes in all; what they share with other suites runs in those.
+pytestmark = pytest.mark.slow
 
 NAMES = ("t", "u", "v")
 

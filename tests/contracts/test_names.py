@@ -13,6 +13,9 @@ from tests.contracts.documents import files_of, read_all
 from tests.contracts.places import LISTED, PLACES, placed
 from torchdata_insitu.testing import FaultServer, make_store
 
+# Minutes in all; what they share with other suites runs in those.
+pytestmark = pytest.mark.slow
+
 COMPOSED = unicodedata.normalize("NFC", "température")
 DECOMPOSED = unicodedata.normalize("NFD", "température")
 NAMES = [
