@@ -90,15 +90,17 @@ def stress(n_loaders, folder, seconds, seed):
     threads, n_descriptors = set(threading.enumerate()), len(open_descriptors())
     # A deadlock is a dump of all stacks and not a run that never ends.
     with promptly(seconds + 60):
-        # On a busy machine no epoch ends within a few seconds: then as long as one takes.
+        # On a busy machine no epoch ends within a round: then rounds get longer until one does.
+        round_s = ROUND_S
         while time.monotonic() < end or not n_epochs:
+            round_s = ROUND_S if time.monotonic() < end else 2 * round_s
             with contextlib.ExitStack() as ending:
                 stores = [
                     faulty_store(rng, next(ways), folder / f"{n_rounds}-{number}", ending)
                     for number in range(rng.randint(1, 2))
                 ]
                 crowd = Crowd(n_loaders, rng.getrandbits(64), stores)
-                crowd.run(ROUND_S)
+                crowd.run(round_s)
             n_batches += sum(member.n_batches for member in crowd.members)
             n_epochs += sum(member.n_epochs for member in crowd.members)
             n_hits += crowd.pool.n_hits
