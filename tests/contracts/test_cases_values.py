@@ -14,12 +14,21 @@ import numpy as np
 import pytest
 import xarray
 import zarr
+from zarr.core.sync import sync
 
 import torchdata_insitu as tdi
-from tests.contracts.case_stores import BOTH_FORMATS, check, drawn, loader_of, read, write
+from tests.contracts.case_stores import (
+    BOTH_FORMATS,
+    check,
+    drawn,
+    keys_of,
+    loader_of,
+    read,
+    write,
+)
 from tests.contracts.chains import counted
 from tests.contracts.refusals import refused
-from torchdata_insitu.errors import GeometryError
+from torchdata_insitu.errors import DecodeError, GeometryError
 from torchdata_insitu.testing import make_store
 
 
@@ -222,12 +231,90 @@ def test_t21_packed_numbers_are_those_of_xarray(zarr_format, packing):
     check(store, {"t": expected})
 
 
-def test_t21_unsigned_numbers_are_refused_with_the_way_out():
+UNSIGNED = {
+    "bytes": ("i1", "true", {}, None),
+    "bytes with a fill value": ("i1", "true", {}, -1),
+    "bytes with a scale": ("i1", "true", {"scale_factor": 0.5, "add_offset": -10.0}, -3),
+    "big-endian": (">i2", "true", {}, None),
+    "big-endian with a scale": (">i2", "true", {"scale_factor": 0.1}, -1),
+    "four bytes": ("i4", "true", {}, None),
+    "eight bytes": ("i8", "true", {}, -1),
+    "signed ones": ("u1", "false", {}, None),
+    "signed ones with a fill value": ("u2", "false", {"add_offset": 1.5}, 2**16 - 1),
+    "as they are stored": ("u1", "true", {}, None),
+}
+
+
+@pytest.mark.parametrize("numbers", UNSIGNED)
+@BOTH_FORMATS
+def test_t21_unsigned_numbers_are_those_of_xarray(zarr_format, numbers):
+    code, unsigned, attributes, fill = UNSIGNED[numbers]
+    dtype = np.dtype(code)
+    ends = [np.iinfo(dtype).min, np.iinfo(dtype).max, fill or 0]
+    values = np.resize(np.array([*ends, *range(40)], dtype), (11, 4)).astype(dtype)
+    attributes = {**attributes, "_Unsigned": unsigned}
+    options = {"fill_value": fill}
+    if zarr_format == 3:
+        options["fill_value"] = -2 if dtype.kind == "i" else 254
+        if fill is not None:
+            # xarray takes the signed one of the two numbers that these bits are.
+            attributes["_FillValue"] = fill if dtype.kind == "i" else -1
+        if dtype.str[0] == ">":
+            options["serializer"] = {"name": "bytes", "configuration": {"endian": "big"}}
+    store = make_store(
+        {"t": values},
+        chunks=(3, 3),
+        dims=("time", "x"),
+        zarr_format=zarr_format,
+        attributes={"t": attributes},
+        **options,
+    )
+    # A stored chunk that is missing holds the fill value of the array, with the sign that is meant.
+    sync(store.delete(keys_of(store)[2]))
+    with xarray.open_zarr(
+        store, consolidated=False, zarr_format=zarr_format, chunks=None
+    ) as opened:
+        expected = opened["t"].to_numpy()
+    assert (expected.dtype.kind == "f") == (fill is not None or "scale_factor" in attributes)
+    check(store, {"t": expected})
+    with loader_of(store) as loader:
+        became = "" if dtype.name == expected.dtype.name else f" -> {expected.dtype.name}"
+        stored = dtype.name if dtype.isnative else dtype.str
+        assert f"t: {stored}{became} (11, 4)" in tdi.describe(loader)
+    raw = tdi.open_arrays(store, "t", decode_cf=False)
+    check(store, {"t": zarr.open_array(store, path="t")[...]}, views=raw)
+
+
+def test_t21_an_unsigned_attribute_that_cannot_be_followed_is_refused_with_the_way_out():
     """Attributes that are not supported are an error: never are raw numbers taken for others."""
     store = make_store(
-        {"t": (11, 4)}, dtype="i1", dims=("time", "x"), attributes={"t": {"_Unsigned": "true"}}
+        {"t": (11, 4)}, dtype="i1", dims=("time", "x"), attributes={"t": {"_Unsigned": "True"}}
     )
     with refused(GeometryError, "'t'", "_Unsigned", "decode_cf=False"):
         tdi.open_arrays(store, "t")
     raw = tdi.open_arrays(store, "t", decode_cf=False)
     check(store, {"t": zarr.open_array(store, path="t")[...]}, views=raw)
+
+
+@pytest.mark.parametrize("codec", ["none", "zstd"])
+def test_t21_unsigned_numbers_are_decoded_where_they_lie(codec, tmp_path):
+    values = np.arange(-22, 22, dtype="i1").reshape(11, 4)
+    attributes = {"t": {"_Unsigned": "true"}}
+    store = make_store(
+        {"t": values}, chunks=(3, 4), codec=codec, path=tmp_path, attributes=attributes
+    )
+    with loader_of(store) as loader:
+        assert "straight into the slot" in tdi.describe(loader)
+    check(store, {"t": values.view("u1")})
+
+
+def test_t21_unsigned_numbers_are_cast_on_request():
+    values = np.arange(-22, 22, dtype="i1").reshape(11, 4)
+    store = make_store({"t": values}, attributes={"t": {"_Unsigned": "true"}})
+    for dtype in ("int16", "float32"):
+        arrays = tdi.open_arrays(store, dtype=dtype)
+        check(store, {"t": values.view("u1").astype(dtype)}, views=arrays)
+    arrays = tdi.open_arrays(store, dtype="int8")
+    wanted = pytest.raises(DecodeError, match="does not fit int8, which holds -128 to 127")
+    with loader_of(store, arrays) as loader, wanted:
+        drawn(loader)

@@ -211,7 +211,7 @@ def test_plain_stored_numbers_need_no_packing():
 @pytest.mark.parametrize(
     "attributes, dtype, fact",
     [
-        ({"_Unsigned": "true"}, "i1", "_Unsigned='true'"),
+        ({"_Unsigned": "True"}, "i1", "_Unsigned='True'"),
         ({"scale_factor": "0.1"}, "i2", "scale_factor '0.1'"),
         ({"scale_factor": [0.1, 0.2]}, "i2", r"scale_factor \[0.1, 0.2\]"),
         ({"scale_factor": True}, "i2", "scale_factor True"),

@@ -7,6 +7,7 @@ import warnings
 import numpy as np
 import pytest
 
+from tests.each_case import each_case
 from torchdata_insitu.errors import GeometryError
 from torchdata_insitu.geometry.value_decoding import CastError, ValueDecoding
 from torchdata_insitu.geometry.value_pieces import PIECE_ITEMS
@@ -48,14 +49,14 @@ def limits(dtype):
     return info.min, info.max
 
 
-@pytest.mark.parametrize("order", "<>")
-@pytest.mark.parametrize("source, target", CASTS)
+@each_case("order", "<>")
+@each_case("source, target", CASTS)
 def test_every_cast_within_a_kind_gives_what_numpy_gives(source, target, order):
     values = np.array([0, 1, 2, 50, 100, 1, 0], source).astype(np.dtype(source).newbyteorder(order))
     np.testing.assert_array_equal(decoded(values, dtype=target), values.astype(target), strict=True)
 
 
-@pytest.mark.parametrize("source, target", NO_CASTS)
+@each_case("source, target", NO_CASTS)
 def test_every_other_cast_is_refused_with_both_dtypes(source, target):
     with pytest.raises(GeometryError, match="'a' has values of dtype") as caught:
         choose(source, dtype=np.dtype(target))
@@ -68,8 +69,8 @@ def test_every_other_cast_is_refused_with_both_dtypes(source, target):
 NARROWING = [pair for pair in CASTS if all(np.dtype(code).kind in "iu" for code in pair)]
 
 
-@pytest.mark.parametrize("order", "<>")
-@pytest.mark.parametrize("source, target", NARROWING)
+@each_case("order", "<>")
+@each_case("source, target", NARROWING)
 def test_an_integer_fits_exactly_when_the_target_has_it(source, target, order):
     (low, high), (least, most) = limits(source), limits(target)
     for value in {least - 1, least, most, most + 1, low, high, 0}:
@@ -84,9 +85,9 @@ def test_an_integer_fits_exactly_when_the_target_has_it(source, target, order):
                 decoded(values, dtype=target)
 
 
-@pytest.mark.parametrize("order", "<>")
-@pytest.mark.parametrize("n", [1, 2, 9, 1000])
-@pytest.mark.parametrize(
+@each_case("order", "<>")
+@each_case("n", [1, 2, 9, 1000])
+@each_case(
     "source, target, value",
     [
         ("f8", "f4", 1e39),
@@ -233,8 +234,8 @@ def test_packing_of_times_and_fields_is_refused_and_not_skipped(stored, field, k
     assert choose(stored, field=field).cf is None
 
 
-@pytest.mark.parametrize("order", "<>")
-@pytest.mark.parametrize("target", [None, "f8", "f4", "f2", "c8", "c16"])
+@each_case("order", "<>")
+@each_case("target", [None, "f8", "f4", "f2", "c8", "c16"])
 def test_a_cast_comes_after_the_packing(target, order):
     values = np.array([[-9, 0, 1], [30_000, -30_000, -9]], f"{order}i2")
     physical = np.where(values == -9, np.nan, values * 0.5 + 100.0)

@@ -160,11 +160,13 @@ def test_digests_tell_axes_and_packings_apart():
     square = make_array("t2m", 100, 24, field=(100,), field_chunks=(24,))
     turned = dataclasses.replace(square, sample_axis=1)
     packing = CFPacking((np.float32(-1),), None, None, square.dtype, square.dtype)
-    packed = dataclasses.replace(
-        square, decoding=ValueDecoding(square.dtype, square.dtype, cf=packing)
-    )
-    digests = {AnchorSpace({"x": array}).digest()["arrays"] for array in (square, turned, packed)}
-    assert len(digests) == 3
+    of_other_sign = dataclasses.replace(packing, is_other_sign=True)
+    packed = [
+        dataclasses.replace(square, decoding=ValueDecoding(square.dtype, square.dtype, cf=cf))
+        for cf in (packing, of_other_sign)
+    ]
+    digests = {AnchorSpace({"x": array}).digest()["arrays"] for array in (square, turned, *packed)}
+    assert len(digests) == 4
 
 
 def test_digests_never_change():

@@ -3,9 +3,10 @@
 The rules are those of xarray's `mask_and_scale` (`xarray.coding.variables`), and where it decodes
 attributes as their writer meant them, the results equal its results bit for bit, dtype included.
 Some spellings are read here that it takes for something else: a scale or offset as a list of one
-number, a `_FillValue` in base64 in format 2 too, and "NaN" as text among floats. The fill value of
-format 2 masks no truth values. What can be meant in several ways is refused. Source of the
-attributes: CF conventions 1.11, sections 2.5.1 "Missing data" and 8.1 "Simple packing".
+number, a `_FillValue` in base64 in format 2 too, "NaN" as text among floats, and with `_Unsigned` a
+`_FillValue` of big-endian numbers. The fill value of format 2 masks no truth values. What can be
+meant in several ways is refused. Source of the attributes: CF conventions 1.11, sections 2.5.1
+"Missing data" and 8.1 "Simple packing".
 """
 
 import base64
@@ -19,7 +20,13 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from torchdata_insitu.errors import GeometryError
+from torchdata_insitu.geometry.cf_refusal import not_decoded
+from torchdata_insitu.geometry.unsigned_integers import (
+    has_other_sign,
+    is_one_of,
+    other_sign,
+    with_other_sign,
+)
 from torchdata_insitu.geometry.value_pieces import pieces
 
 
@@ -47,6 +54,8 @@ class CFPacking:
     """Dtype of the stored numbers, in their byte order."""
     dtype: np.dtype
     """Dtype after decoding, in native byte order."""
+    is_other_sign: bool = False
+    """Whether the bits of stored numbers are those of integers of the other sign."""
 
     @classmethod
     def from_attributes(
@@ -62,8 +71,9 @@ class CFPacking:
         Args:
             name: The array, for errors.
             attributes: `_FillValue` (plain, or as the base64 text that xarray writes into Zarr
-                format 3), `missing_value`, `scale_factor`, `add_offset`, and `dtype` where it is
-                "bool". Others are not looked at, so "hours since 1990-01-01" stays a number.
+                format 3), `missing_value`, `scale_factor`, `add_offset`, `_Unsigned` of integers,
+                and `dtype` where it is "bool". Others are not looked at, so "hours since
+                1990-01-01" stays a number.
             stored_dtype: A bool, integer, float or complex dtype.
             fill_value: The fill value of the Zarr array where that means "no value": in format 2
                 and an array with dimension names. It goes before the attribute `_FillValue`, and
@@ -76,25 +86,30 @@ class CFPacking:
             GeometryError: An attribute that is not supported, or that is no number.
         """
         stored = np.dtype(stored_dtype)
-        fills = _fill_lists(name, attributes, stored, fill_value)
+        is_other = has_other_sign(name, attributes, stored)
+        read_as = other_sign(stored) if is_other else stored
+        fills = _fill_lists(name, attributes, stored, fill_value, is_other_sign=is_other)
         scale = _number(name, attributes, "scale_factor")
         offset = _number(name, attributes, "add_offset")
         packed = scale is not None or offset is not None
         _check_supported(name, attributes, stored, fills, packed=packed)
         if attributes.get("dtype") == "bool" and stored.kind in "iu":
-            return cls((), None, None, stored, np.dtype(bool))
+            return cls((), None, None, stored, np.dtype(bool), is_other)
         masking = tuple(dict.fromkeys(v for values in fills for v in values if not np.isnan(v)))
         if not masking and not packed:
-            return None
-        dtype = _decoded_dtype(stored, scale, offset, filled=bool(fills), masking=bool(masking))
-        if dtype.kind not in "fc" and (masking or stored.kind == "f" or not _holds(dtype, scale)):
-            raise GeometryError(_unsupported(name, f"the integer scale_factor {scale!r}"))
-        return cls(masking, scale, offset, stored, dtype)
+            return cls((), None, None, stored, _native(read_as), is_other) if is_other else None
+        dtype = _decoded_dtype(read_as, scale, offset, filled=bool(fills), masking=bool(masking))
+        if dtype.kind not in "fc" and (
+            masking or stored.kind == "f" or not is_one_of(dtype, scale)
+        ):
+            raise not_decoded(name, f"the integer scale_factor {scale!r}")
+        return cls(masking, scale, offset, stored, dtype, is_other)
 
     @property
     def in_place(self) -> bool:
         """Whether stored numbers can be decoded where they lie, in the memory of the result."""
-        return self.stored_dtype == self.dtype
+        stored = self.stored_dtype
+        return (other_sign(stored) if self.is_other_sign else stored) == self.dtype
 
     def decode(self, stored: NDArray[Any], out: NDArray[Any]) -> None:
         """Write the physical numbers of `stored` into `out`.
@@ -113,7 +128,9 @@ class CFPacking:
 
     def _decode_piece(self, stored: NDArray[Any], out: NDArray[Any]) -> None:
         if stored.ctypes.data != out.ctypes.data:
-            np.copyto(out, stored, casting="unsafe")
+            # By the byte order that is at hand: a fill value comes in native order.
+            bits = stored.view(other_sign(stored.dtype)) if self.is_other_sign else stored
+            np.copyto(out, bits, casting="unsafe")
         if self.fill_values:
             # Compared after the cast, as in xarray: of two near numbers it decides which is masked.
             masked = out == self.fill_values[0]
@@ -128,7 +145,12 @@ class CFPacking:
 
 
 def _fill_lists(
-    name: str, attributes: Mapping[str, Any], stored: np.dtype, fill_value: Any
+    name: str,
+    attributes: Mapping[str, Any],
+    stored: np.dtype,
+    fill_value: Any,
+    *,
+    is_other_sign: bool,
 ) -> list[list[Any]]:
     """Per attribute that is given, the fill values as the numpy scalars that xarray compares with.
 
@@ -140,14 +162,18 @@ def _fill_lists(
     }
     if fill_value is not None and stored.kind != "b":
         given["_FillValue"] = fill_value
-    lists = []
+    # Stored numbers and what they mean: both are in use for a `_FillValue`.
+    signs = (stored, other_sign(stored)) if is_other_sign else (stored,)
+    lists = {}
     for key, value in given.items():
         if value is None:
             continue
-        values = [_fill_scalar(name, key, item, stored) for item in _items(name, key, value)]
+        values = [_fill_scalar(name, key, item, signs) for item in _items(name, key, value)]
         if stored.kind not in "iu" or not all(np.isnan(item) for item in values):
-            lists.append(values)
-    return lists
+            lists[key] = values
+    if is_other_sign:
+        lists = with_other_sign(name, lists, stored)
+    return list(lists.values())
 
 
 def _items(name: str, key: str, value: Any) -> Any:
@@ -155,27 +181,23 @@ def _items(name: str, key: str, value: Any) -> Any:
         return np.ravel(value)
     except ValueError as error:  # lists of several lengths, or in too many others
         what = f"the {key} {value!r:.80}, which is no list of numbers"
-        raise GeometryError(_unsupported(name, what)) from error
+        raise not_decoded(name, what) from error
 
 
-def _fill_scalar(name: str, key: str, value: Any, stored: np.dtype) -> Any:
+def _fill_scalar(name: str, key: str, value: Any, signs: tuple[np.dtype, ...]) -> Any:
+    stored = signs[0]
     if isinstance(value, str) and value.lower() == "nan" and stored.kind not in "iu":
         return np.float64(math.nan)
     plain = value.item() if isinstance(value, np.generic) else value
     if not isinstance(value, np.number):
-        raise GeometryError(_unsupported(name, f"the {key} {plain!r:.80}, which is no number"))
+        raise not_decoded(name, f"the {key} {plain!r:.80}, which is no number")
     # No integer is NaN, which masks nothing then; a `missing_value` is compared as it is.
     is_integer = key == "_FillValue" and stored.kind in "iu"
-    if is_integer and not (np.isnan(value) or _holds(stored, plain)):
-        what = f"the {key} {plain!r}, which {_native(stored)} cannot hold"
-        raise GeometryError(_unsupported(name, what))
+    if is_integer and not (np.isnan(value) or any(is_one_of(sign, plain) for sign in signs)):
+        names = " or ".join(_native(sign).name for sign in signs)
+        what = f"the {key} {plain!r}, which {names} cannot hold"
+        raise not_decoded(name, what)
     return value
-
-
-def _holds(integers: np.dtype, value: Any) -> bool:
-    """Whether a number is one of an integer dtype."""
-    limits = np.iinfo(integers)
-    return bool(limits.min <= value <= limits.max and value == int(value))
 
 
 def _plain_fill_value(name: str, value: Any, stored: np.dtype) -> Any:
@@ -197,7 +219,7 @@ def _plain_float(name: str, value: Any) -> float:
         return float(number)
     except (binascii.Error, struct.error, OverflowError, TypeError, ValueError) as error:
         what = f"the _FillValue {value!r:.80}, neither a number nor base64 of 8 bytes"
-        raise GeometryError(_unsupported(name, what)) from error
+        raise not_decoded(name, what) from error
 
 
 def _number(name: str, attributes: Mapping[str, Any], key: str) -> Any:
@@ -208,7 +230,7 @@ def _number(name: str, attributes: Mapping[str, Any], key: str) -> Any:
     is_number = isinstance(value, int | float | np.integer | np.floating)
     if value is None or (is_number and not isinstance(value, bool) and _is_float(value)):
         return value
-    raise GeometryError(_unsupported(name, f"the {key} {value!r:.80}, which is no number"))
+    raise not_decoded(name, f"the {key} {value!r:.80}, which is no number")
 
 
 def _is_float(value: Any) -> bool:
@@ -227,15 +249,12 @@ def _check_supported(
     *,
     packed: bool,
 ) -> None:
-    if "_Unsigned" in attributes and stored.kind in "iu":
-        what = f"the attribute _Unsigned={attributes['_Unsigned']!r}"
-        raise GeometryError(_unsupported(name, what))
     if packed and stored.kind in "bc":
-        raise GeometryError(_unsupported(name, f"a scale_factor or add_offset on dtype {stored}"))
+        raise not_decoded(name, f"a scale_factor or add_offset on dtype {stored}")
     if attributes.get("dtype") == "bool" and stored.kind in "fc":
-        raise GeometryError(_unsupported(name, f"the attribute dtype='bool' on dtype {stored}"))
+        raise not_decoded(name, f"the attribute dtype='bool' on dtype {stored}")
     if (packed or fills) and (stored.kind == "b" or attributes.get("dtype") == "bool"):
-        raise GeometryError(_unsupported(name, "a fill value, scale or offset on truth values"))
+        raise not_decoded(name, "a fill value, scale or offset on truth values")
 
 
 def _decoded_dtype(
@@ -258,10 +277,3 @@ def _decoded_dtype(
 
 def _native(dtype: np.dtype) -> np.dtype:
     return dtype.newbyteorder("=")
-
-
-def _unsupported(name: str, what: str) -> str:
-    return (
-        f"array {name!r} has {what}: this is not decoded; open it with decode_cf=False to get the "
-        "stored numbers"
-    )

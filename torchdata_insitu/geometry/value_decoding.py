@@ -75,7 +75,7 @@ class ValueDecoding:
         if attributes is not None and field is None and numbers.kind not in "mM":
             cf = CFPacking.from_attributes(name, attributes, numbers, fill_value=fill_value)
         elif attributes is not None:
-            _check_no_packing(name, attributes, field)
+            _check_no_packing(name, attributes, numbers, field)
         natural = _without_unit(numbers).newbyteorder("=") if cf is None else cf.dtype
         if dtype is not None:
             _check_cast(name, numbers if numbers.kind in "mM" else natural, natural, dtype, cf)
@@ -209,8 +209,12 @@ def _without_unit(dtype: np.dtype) -> np.dtype:
     return np.dtype(np.int64).newbyteorder("=" if dtype.isnative else "S")
 
 
-def _check_no_packing(name: str, attributes: Mapping[str, Any], field: str | None) -> None:
-    given = [key for key in _CF_ATTRIBUTES if attributes.get(key) is not None]
+def _check_no_packing(
+    name: str, attributes: Mapping[str, Any], numbers: np.dtype, field: str | None
+) -> None:
+    # As for arrays, `_Unsigned` is looked at among integers only.
+    keys = (*_CF_ATTRIBUTES, "_Unsigned") if numbers.kind in "iu" else _CF_ATTRIBUTES
+    given = [key for key in keys if attributes.get(key) is not None]
     if given:
         what = "times" if field is None else "a field of structured values"
         raise GeometryError(

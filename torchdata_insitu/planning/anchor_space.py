@@ -250,7 +250,11 @@ def _distinct(chunks: NDArray[np.int64]) -> NDArray[np.int64]:
 
 def _packing(array: ArrayGeometry) -> list[Any] | None:
     cf, field, unit = array.cf, array.decoding.field, array.unit
-    packing = None if cf is None else [[str(v) for v in cf.fill_values], cf.scale, cf.offset]
+    packing: list[Any] | None = None
+    if cf is not None:
+        packing = [[str(v) for v in cf.fill_values], cf.scale, cf.offset]
+        if cf.is_other_sign:
+            packing.append("other sign")
     # Of plain numbers the packing alone, as in the states of the first version.
     if field is None and unit is None:
         return packing
