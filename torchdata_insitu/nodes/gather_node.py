@@ -13,6 +13,7 @@ from torchdata.nodes import BaseNode
 
 from torchdata_insitu.errors import ClosedError, PlanError
 from torchdata_insitu.gather.batch_buffers import BatchBuffers
+from torchdata_insitu.gather.drawn_rows import DrawnRows
 from torchdata_insitu.gather.row_copy import RowCopy
 from torchdata_insitu.nodes.batch_memory import BatchMemory, page_locked
 from torchdata_insitu.nodes.batch_transforms import BatchTransforms, TransformPlace
@@ -74,6 +75,7 @@ class GatherNode(SourcedNode["Batch"]):
 
     _RUNTIME: ClassVar[dict[str, Any]] = {
         "_segment": None,
+        "_rows": None,
         "_buffers": None,
         "_after": None,
         "_is_locked": None,
@@ -130,6 +132,7 @@ class GatherNode(SourcedNode["Batch"]):
         # Whether memory is page-locked, known from the first batch on.
         self._is_locked: bool | None = None
         self._segment: ResidentSegment | None = None
+        self._rows: DrawnRows | None = None
         self._drawn = 0
         self._n_cut = 0
         self._after: Cursor | None = None
@@ -140,7 +143,7 @@ class GatherNode(SourcedNode["Batch"]):
         return self._transforms.transforms
 
     def _start(self, cursor: Cursor) -> None:
-        self._segment = None
+        self._segment = self._rows = None
         self._after = cursor
         super()._start(cursor)
 
@@ -167,18 +170,20 @@ class GatherNode(SourcedNode["Batch"]):
         drawn: list[np.ndarray] = []
         filled = 0
         while True:
-            resident = self._segment
-            if resident is None:
+            resident, rows = self._segment, self._rows
+            if resident is None or rows is None:
                 # Chunks of closing blocks were given back before this wait, so that a slot is
                 # always free or on its way to be.
                 resident = self._segment = next(self.source)
+                anchors = resident.segment.draws[:, 0]
+                rows = self._rows = DrawnRows(anchors, resident.lookups, self._parts)
                 self._drawn = self._n_cut = 0
             if memory is None:
                 memory = self._batch_memory()
             segment = resident.segment
             cut = segment.cuts[self._n_cut] if self._n_cut < len(segment.cuts) else None
             stop = cut.stop if cut else len(segment.draws)
-            self._copy(resident, self._drawn, stop, memory.arrays, filled)
+            self._copy(resident, rows, slice(self._drawn, stop), memory.arrays, filled)
             drawn.append(segment.draws[self._drawn : stop, 0])
             if resident.fetched.pool_pass.closed:
                 # Another thread closed the pass, and the slots may have been used again meanwhile.
@@ -190,7 +195,7 @@ class GatherNode(SourcedNode["Batch"]):
                 self._n_cut += 1
                 self._after = Cursor(segment.cursor.epoch, cut.position, segment.cursor.lanes)
             if stop == len(segment.draws):
-                self._segment = None
+                self._segment = self._rows = None
                 resident.release()
             if cut:
                 break
@@ -230,28 +235,26 @@ class GatherNode(SourcedNode["Batch"]):
     def _copy(
         self,
         resident: ResidentSegment,
-        start: int,
-        stop: int,
+        drawn: DrawnRows,
+        draws: slice,
         arrays: dict[str, np.ndarray],
         filled: int,
     ) -> None:
         segment = resident.segment
-        anchors = segment.draws[start:stop, 0]
-        place = slice(filled, filled + stop - start)
-        for name, (numbers, offsets) in self._parts.items():
-            samples = anchors[:, None] + offsets
-            rows = np.stack([resident.lookups[n].rows(samples) for n in numbers], axis=2)
+        place = slice(filled, filled + draws.stop - draws.start)
+        for name, (numbers, _) in self._parts.items():
+            rows = drawn.of(name, draws.start, draws.stop)
             out = arrays[name][place]
             field = resident.regions[numbers[0]].shape[1:]
             self._copies[name].copy(
                 [resident.regions[n] for n in numbers], rows, out.reshape(*rows.shape, *field)
             )
         if self.sample_index is not None:
-            arrays[self.sample_index][place] = anchors
+            arrays[self.sample_index][place] = segment.draws[draws, 0]
         if self._names_valid:
-            arrays[VALID][place] = segment.valid[start:stop]
+            arrays[VALID][place] = segment.valid[draws]
 
     def _stop(self) -> None:
         # The leases of the segment end with the pass.
-        self._segment = None
+        self._segment = self._rows = None
         self._buffers = None
