@@ -3,6 +3,8 @@ PYTHON ?= python3
 # The clone comes first on the path, so that an environment shared by several clones runs this one.
 export PYTHONPATH := $(CURDIR)
 PY := "$(or $(TDI_VENV),.venv)/bin/python"
+# A process for each core, of a few: each has PyTorch in memory.
+PYTEST := $(PY) -m pytest -n logical --maxprocesses 4
 
 .DEFAULT_GOAL := help
 .PHONY: help ready demo test test-full lint types format clean
@@ -17,10 +19,10 @@ demo: ready ## train on real data, kill the training three times, resume it bit 
 	@$(PY) -m examples.storm_forecast $(ARGS)
 
 test: ready ## the tests, without those marked slow, gpu or network
-	@$(PY) -m pytest -m "not slow and not gpu and not network"
+	@$(PYTEST) -m "not slow and not gpu and not network"
 
 test-full: ready ## all the tests this machine can run
-	@$(PY) -m pytest -m "not network"
+	@$(PYTEST) -m "not network"
 
 lint: ready ## ruff: rules and format
 	@$(PY) -m ruff check .

@@ -170,6 +170,9 @@ class _Slow(ReadWaits):
         super().__init__()
         self.is_slow = True
 
+    def _judge(self, waits):
+        """Stay as it is."""
+
 
 def check_at_rest(store):
     """Nothing of a store is under way any more; call it while its fetcher lives."""

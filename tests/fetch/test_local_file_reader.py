@@ -152,23 +152,26 @@ def test_threads_have_buffers_of_their_own(tmp_path):
 
 
 class SlowClock:
-    """The time of a thread whose every measured read waits two milliseconds."""
+    """The time of a thread whose every measured read waits two milliseconds at first."""
 
     def __init__(self):
         self.waited_s = 0.0
+        self.wait_s = 0.002
 
     def __call__(self):
-        self.waited_s += 0.002
+        self.waited_s += self.wait_s
         return ThreadTime(self.waited_s, int(self.waited_s * 1e6))
 
 
 @pytest.fixture
 def make_slow(monkeypatch):
-    """Lets the readers that are made from now on see slow files."""
+    """Lets the readers that are made from now on see slow files, by the clock it returns."""
 
     def make():
-        waits = functools.partial(read_waits.ReadWaits, SlowClock())
+        clock = SlowClock()
+        waits = functools.partial(read_waits.ReadWaits, clock)
         monkeypatch.setattr(local_file_reader, "ReadWaits", waits)
+        return clock
 
     return make
 
@@ -192,15 +195,39 @@ def test_slow_files_are_read_on_threads_of_their_own(tmp_path, codec, make_slow)
         assert limiter_of(store).n_inflight == limiter_of(store).n_bytes == 0
 
 
+@pytest.mark.parametrize("codec", ["none", "zstd"])
+def test_files_may_answer_fast_and_slowly_in_turns(tmp_path, codec, make_slow):
+    noise = np.random.default_rng(0).integers(0, 255, (100, 300)).astype("u1")
+    store = make_store({"t": noise}, chunks=(1, 100), codec=codec, path=tmp_path)
+    array = one_array(store)
+    clock = make_slow()
+    seen = set()
+    with fetching(store, array, max_inflight=3, decode_threads=2) as fetcher:
+        for turn in range(8):
+            clock.wait_s = 0.002 if turn % 2 == 0 else 0.0
+            # No turn waits for the one before: reads are under way on both kinds of thread.
+            turns = [Loads(array) for _ in range(2)]
+            for loads in turns:
+                fetcher.submit(loads.loads)
+            seen.add("slowly" in fetcher.describe(array))
+            for loads in turns:
+                np.testing.assert_array_equal(loads.wait().values, noise)
+            seen.add("slowly" in fetcher.describe(array))
+        assert fetcher.n_reads == {"t": 8 * 2 * 300}
+        assert seen == {False, True}
+        assert limiter_of(store).n_inflight == limiter_of(store).n_bytes == 0
+
+
 def test_slow_files_may_be_missing_damaged_or_larger_than_they_were(tmp_path, make_slow):
     noise = np.random.default_rng(0).integers(0, 255, (100, 300)).astype("u1")
     store = make_store({"t": noise}, chunks=(1, 300), path=tmp_path)
     array = one_array(store)
     make_slow()
     with fetching(store, array) as fetcher:
-        first = Loads(array)
-        fetcher.submit(first.loads)
-        first.wait()
+        for _ in range(2):
+            first = Loads(array)
+            fetcher.submit(first.loads)
+            first.wait()
         assert "slowly" in fetcher.describe(array)
         (tmp_path / "t/c/1/0").unlink()
         (tmp_path / "t/c/2/0").write_bytes(b"garbage")
@@ -223,7 +250,7 @@ def read_whole(files, name):
 def test_memory_for_files_is_used_again_and_small_files_leave_that_of_large_ones(tmp_path):
     (tmp_path / "small").write_bytes(b"s" * 100)
     (tmp_path / "large").write_bytes(b"l" * 10_000)
-    files = local_file_reader._WholeFiles(str(tmp_path))
+    files = local_file_reader._WholeFiles(str(tmp_path), read_waits.ReadWaits())
     first = [read_whole(files, name) for name in ("small", "large", "small")]
     memory = {id(payload.base) for payload in first}
     for payload in reversed(first):
@@ -241,7 +268,7 @@ def test_spare_memory_for_files_is_bounded(tmp_path, monkeypatch):
     (tmp_path / "small").write_bytes(b"s" * 99)
     (tmp_path / "large").write_bytes(b"l" * 499)
     (tmp_path / "huge").write_bytes(b"h" * 4999)
-    files = local_file_reader._WholeFiles(str(tmp_path))
+    files = local_file_reader._WholeFiles(str(tmp_path), read_waits.ReadWaits())
     for payload in [read_whole(files, name) for name in 5 * ["small"] + 5 * ["large"]]:
         files.give_back(payload)
         assert sum(buffer.size for buffer in files._spare) == files._spare_bytes <= 1000

@@ -7,7 +7,7 @@ import pytest
 
 from torchdata_insitu.fetch.read_waits import ReadWaits, ThreadTime, thread_time
 
-# One read in four is measured, and the median of 16 counts.
+# One read in four is measured, and 16 of these make a window.
 N_READS = 4 * 16
 
 
@@ -45,14 +45,38 @@ def test_reads_below_a_millisecond_are_fast(waits, clock):
     assert not waits.is_slow
 
 
-def test_reads_of_a_millisecond_are_slow_once_the_window_is_full(waits, clock):
-    for _ in range(N_READS - 1):
+def test_reads_of_a_millisecond_are_slow_once_two_windows_are_full(waits, clock):
+    for _ in range(2 * N_READS - 1):
         read(waits, clock, 0.0011)
     assert not waits.is_slow
     read(waits, clock, 0.0011)
     assert waits.is_slow
+
+
+def test_a_window_of_slow_reads_now_and_then_does_not_count(waits, clock):
+    for _ in range(10):
+        for _ in range(N_READS):
+            read(waits, clock, 0.1)
+        for _ in range(N_READS):
+            read(waits, clock, 0.0)
+        assert not waits.is_slow
+
+
+def test_slow_reads_are_fast_again_once_most_of_them_wait_no_more(waits, clock):
+    for _ in range(2 * N_READS):
+        read(waits, clock, 0.005)
+    # What is neither changes nothing: reads do not go to and fro.
     for _ in range(10 * N_READS):
-        read(waits, clock, 0.0)
+        read(waits, clock, 0.0003)
+    # And what was read ahead is no sign.
+    for number in range(10 * N_READS):
+        read(waits, clock, 0.005 if number // 4 % 16 < 4 else 0.0)
+    assert waits.is_slow
+    for _ in range(N_READS):
+        read(waits, clock, 0.0002)
+    assert not waits.is_slow
+    for _ in range(2 * N_READS):
+        read(waits, clock, 0.005)
     assert waits.is_slow
 
 
@@ -66,7 +90,7 @@ def test_time_for_many_bytes_is_no_wait(waits, clock):
     for _ in range(N_READS):
         read(waits, clock, 0.010, n_bytes=10_000_000)
     assert not waits.is_slow
-    for _ in range(N_READS):
+    for _ in range(2 * N_READS):
         read(waits, clock, 0.012, n_bytes=10_000_000)
     assert waits.is_slow
 

@@ -29,7 +29,7 @@ class LocalFileReader:
     """Opens, reads and closes a file per stored chunk, at first on the decode threads.
 
     A file is read into a buffer of the thread that decodes it, which costs less than a new buffer
-    per chunk or a second thread; plain bytes are read into the slot. Once reads wait longer than a
+    per chunk or a second thread; plain bytes are read into the slot. While reads wait longer than a
     millisecond, as on network file systems, they go to threads of their own, for the decode threads
     would mostly wait.
 
@@ -61,7 +61,7 @@ class LocalFileReader:
         self._buffers = buffers
         self._waits = ReadWaits() if waits is None else waits
         self._shards = LocalShards(root, steps, buffers, self._waits, shards)
-        self._files = _WholeFiles(root)
+        self._files = _WholeFiles(root, self._waits)
         self._readers = ReaderThreads(
             self._files, steps, n_threads, "local files that answer slowly,"
         )
@@ -218,14 +218,21 @@ class _WholeFiles:
     Parts of files, of shards, are read into new memory: several decode threads share it.
     """
 
-    def __init__(self, root: str) -> None:
+    def __init__(self, root: str, waits: ReadWaits) -> None:
         self._root = root
+        self._waits = waits
         self._lock = threading.Lock()
         # By size, and as many bytes at most as may be under way.
         self._spare: list[NDArray[np.uint8]] = []
         self._spare_bytes = 0
 
     def __call__(self, job: ReadJob) -> NDArray[np.uint8] | None:
+        began = self._waits.begin()
+        payload = self._read(job)
+        self._waits.end(began, 0 if payload is None else payload.size)
+        return payload
+
+    def _read(self, job: ReadJob) -> NDArray[np.uint8] | None:
         file = open_file(self._root, job.key)
         if file is None:
             return None
