@@ -3,6 +3,7 @@
 import json
 
 import numpy as np
+import pytest
 import torch
 import zarr
 from zarr.codecs import BytesCodec
@@ -13,6 +14,11 @@ from zarr.storage import MemoryStore
 import torchdata_insitu as tdi
 from tests.contracts.chains import PLENTY
 
+QUIET_WRITERS = [
+    pytest.mark.filterwarnings("ignore::zarr.errors.UnstableSpecificationWarning"),
+    # Zarr compares chunks that it writes with the fill value.
+    pytest.mark.filterwarnings("ignore:invalid value encountered in equal:RuntimeWarning"),
+]
 WRITERS = [(2, "<"), (2, ">"), (3, "<"), (3, ">")]
 STRUCT = np.dtype([("u", "f4"), ("flag", "u1"), ("t", "M8[s]"), ("name", "U2"), ("n", "i8")])
 # Whole fields, which are decoded in place; tiles; stored chunks that reach past the array.

@@ -13,6 +13,7 @@ import torchdata_insitu as tdi
 from tests.contracts.chains import PLENTY
 from tests.contracts.dtype_stores import (
     LAYOUTS,
+    QUIET_WRITERS,
     SHAPE,
     WRITERS,
     all_bits,
@@ -26,11 +27,7 @@ from tests.contracts.dtype_stores import (
 from torchdata_insitu.errors import DecodeError
 from torchdata_insitu.testing import CountingStore, is_chunk, make_store
 
-pytestmark = [
-    pytest.mark.filterwarnings("ignore::zarr.errors.UnstableSpecificationWarning"),
-    # Zarr compares chunks that it writes with the fill value.
-    pytest.mark.filterwarnings("ignore:invalid value encountered in equal:RuntimeWarning"),
-]
+pytestmark = QUIET_WRITERS
 
 NUMBERS = ["?", "i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8", "f2", "f4", "f8", "c8", "c16"]
 TIMES = ["M8[ns]", "M8[10s]", "m8[D]"]

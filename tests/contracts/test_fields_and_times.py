@@ -11,6 +11,7 @@ import torchdata_insitu as tdi
 from tests.contracts.chains import PLENTY
 from tests.contracts.dtype_stores import (
     LAYOUTS,
+    QUIET_WRITERS,
     SHAPE,
     WRITERS,
     all_bits,
@@ -24,11 +25,7 @@ from tests.contracts.dtype_stores import (
 from torchdata_insitu.errors import GeometryError, StateError
 from torchdata_insitu.testing import make_store
 
-pytestmark = [
-    pytest.mark.filterwarnings("ignore::zarr.errors.UnstableSpecificationWarning"),
-    # Zarr compares chunks that it writes with the fill value.
-    pytest.mark.filterwarnings("ignore:invalid value encountered in equal:RuntimeWarning"),
-]
+pytestmark = QUIET_WRITERS
 
 
 @pytest.mark.parametrize("zarr_format, order", WRITERS)

@@ -13,6 +13,7 @@ from zarr.core.buffer import default_buffer_prototype
 from zarr.core.sync import sync
 
 from tests.codec_chains import CHAINS, Chain, written
+from tests.each_case import each_case
 from tests.fake_stores import with_bytes
 from tests.fetch.loads import load
 from torchdata_insitu.errors import DecodeError
@@ -110,7 +111,7 @@ def test_codecs_that_are_not_known_stay_as_they_are():
     assert bounded(codecs, 100) == codecs
 
 
-@pytest.mark.parametrize("name", [name for name in CHAINS if CHAINS[name].way[:4] == "Zarr"])
+@each_case("name", [name for name in CHAINS if CHAINS[name].way[:4] == "Zarr"])
 def test_payloads_are_not_changed(name):
     """They lie in memory of a store, or in memory that a thread uses again."""
     store, stored = written(CHAINS[name], SHAPE, CHUNKS)

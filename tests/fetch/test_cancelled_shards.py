@@ -76,6 +76,14 @@ class Gate:
         assert self.opened.wait(WAIT_S)
 
 
+def submitted(fetcher, array, runs, is_held):
+    """Loads whose reads have come to where they are held."""
+    loads = Loads(array, runs)
+    fetcher.submit(loads.loads)
+    eventually(is_held)
+    return loads
+
+
 def end(fetcher, how, open_gate=lambda: None):
     """Cancel or close, which waits for decode threads, and let those go on meanwhile."""
     generation = fetcher.generation
@@ -89,10 +97,11 @@ def end(fetcher, how, open_gate=lambda: None):
     assert not ending.is_alive()
 
 
-def check_cancelled(loads):
+def check_cancelled(loads, store):
     loads.wait()
     assert {type(error) for error in loads.ends.values()} == {Cancelled}
     assert loads.n_calls == len(loads.runs)
+    check_at_rest(store)
 
 
 def check_alive(fetcher, array):
@@ -108,12 +117,9 @@ def test_tasks_that_wait_for_the_store(source, how, runs, stalled):
     store = NeverAnswers(source, Nth(stalled))
     array = one_array(source, name="t")
     with fetching(store, array) as fetcher:
-        loads = Loads(array, runs)
-        fetcher.submit(loads.loads)
-        eventually(lambda: store.n_waiting)
+        loads = submitted(fetcher, array, runs, lambda: store.n_waiting)
         getattr(fetcher, how)()
-        check_cancelled(loads)
-        check_at_rest(store)
+        check_cancelled(loads, store)
         sync(store.answer())
         check_alive(fetcher, array)
 
@@ -131,9 +137,8 @@ def test_threads_that_wait_for_the_store(fill, how, runs, stalled):
         assert place.server.wait_for(lambda server: server.n_stalled == 1)
         getattr(fetcher, how)()
         assert loads.all_ended.is_set()
-        check_cancelled(loads)
         place.server.release()
-        check_at_rest(store)
+        check_cancelled(loads, store)
         check_alive(fetcher, array)
 
 
@@ -146,12 +151,9 @@ def test_what_is_being_taken_apart(fill, monkeypatch, runs, after, how):
     array = one_array(store, name="t")
     with monkeypatch.context() as patch, fetching(store, array) as fetcher:
         gate = Gate(patch, ShardReads, "taken_apart", after=after)
-        loads = Loads(array, runs)
-        fetcher.submit(loads.loads)
-        eventually(lambda: gate.n_inside)
+        loads = submitted(fetcher, array, runs, lambda: gate.n_inside)
         end(fetcher, how, gate.opened.set)
-        check_cancelled(loads)
-        check_at_rest(store)
+        check_cancelled(loads, store)
         check_alive(fetcher, array)
 
 
@@ -166,12 +168,9 @@ def test_what_is_being_decoded_and_what_waits_for_it(fill, monkeypatch, kind, ho
         fetching(store, array, decode_threads=1) as fetcher,
     ):
         gate = Gate(patch, ChunkDecoder, "decode")
-        loads = Loads(array, WHOLE)
-        fetcher.submit(loads.loads)
-        eventually(lambda: gate.n_inside)
+        loads = submitted(fetcher, array, WHOLE, lambda: gate.n_inside)
         end(fetcher, how, gate.opened.set)
-        check_cancelled(loads)
-        check_at_rest(store)
+        check_cancelled(loads, store)
         check_alive(fetcher, array)
 
 
@@ -182,13 +181,10 @@ def test_what_waits_to_be_tried_again(source, how, runs, failing):
     array = one_array(source, name="t")
     with fetching(store, array, retry=LONG) as fetcher:
         waiting = fetcher._engine._retries._waiting
-        loads = Loads(array, runs)
-        fetcher.submit(loads.loads)
-        eventually(lambda: waiting)
+        loads = submitted(fetcher, array, runs, lambda: waiting)
         getattr(fetcher, how)()
         assert not waiting
-        check_cancelled(loads)
-        check_at_rest(store)
+        check_cancelled(loads, store)
 
 
 def test_what_lands_when_no_thread_can_be_started(source, monkeypatch):

@@ -18,6 +18,7 @@ from zarr.codecs import numcodecs as of_numcodecs
 from zarr.storage import MemoryStore
 
 from tests.codec_chains import CHAINS
+from tests.each_case import each_case
 from torchdata_insitu.fetch.codec_chain import CodecChain, known_chain, known_compression
 
 SHAPE, CHUNKS = (6, 4, 5), (3, 2, 5)
@@ -34,7 +35,7 @@ def metadata_of(zarr_format, dtype="<i4", **options):
     ).metadata
 
 
-@pytest.mark.parametrize("name", CHAINS)
+@each_case("name", CHAINS)
 def test_chain_is_known_or_it_is_zarrs(name):
     chain = CHAINS[name]
     known = known_chain(metadata_of(chain.zarr_format, chain.dtype, **chain.options))
@@ -63,14 +64,13 @@ def subclass(kind):
     return type("Other", (kind,), {})
 
 
-@pytest.mark.parametrize(
+@each_case(
     "kind",
     [
         *(numcodecs.Zstd, numcodecs.Blosc, numcodecs.LZ4, numcodecs.GZip),
         *(numcodecs.Zlib, numcodecs.BZ2, numcodecs.LZMA, ZstdCodec, BloscCodec, GzipCodec),
         *(of_numcodecs.Zstd, of_numcodecs.Zlib, of_numcodecs.LZMA),
     ],
-    ids=lambda kind: f"{kind.__module__}.{kind.__name__}",
 )
 def test_subclass_may_decode_otherwise(kind):
     assert known_compression(kind()) is not None
@@ -123,8 +123,8 @@ def test_codecs_may_be_those_of_the_chunks_in_a_shard():
     assert known == CodecChain(("gzip", "crc32c"), np.dtype(">i4"), (1, 0, 2))
 
 
-@pytest.mark.parametrize("axes", [(0, 1, 2), (2, 0, 1), (1, 2, 0), (2, 1, 0), (1, 0, 2)])
-@pytest.mark.parametrize("dtype", ["<i4", ">i2", "<c8"])
+@each_case("axes", [(0, 1, 2), (2, 0, 1), (1, 2, 0), (2, 1, 0), (1, 0, 2)])
+@each_case("dtype", ["<i4", ">i2", "<c8"])
 def test_bytes_become_the_array_that_they_were_made_of(axes, dtype):
     values = np.arange(60, dtype=dtype).reshape(3, 4, 5)
     content = np.frombuffer(np.ascontiguousarray(values.transpose(axes)).tobytes(), np.uint8)

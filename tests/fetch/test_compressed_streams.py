@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.each_case import each_case
 from torchdata_insitu.fetch.compressed_streams import STREAMS, decompressed_pieces
 from torchdata_insitu.fetch.frames import FrameError
 
@@ -37,7 +38,7 @@ def test_every_format_is_tested():
 
 
 @every_format
-@pytest.mark.parametrize("size", [0, 1, 65_535, 65_536, 65_537, 100_000])
+@each_case("size", [0, 1, 65_535, 65_536, 65_537, 100_000])
 def test_content_comes_back(name, size):
     content = CONTENT[:size]
     assert decompressed(name, COMPRESS[name](content), most=size) == content
@@ -57,7 +58,7 @@ def test_no_bytes_have_no_content(name):
 
 
 @every_format
-@pytest.mark.parametrize("most", [0, 1, 99, len(CONTENT) - 1])
+@each_case("most", [0, 1, 99, len(CONTENT) - 1])
 def test_longer_content_is_an_error(name, most):
     with pytest.raises(FrameError, match=f"more than {most} bytes"):
         decompressed(name, COMPRESS[name](CONTENT), most)
@@ -91,7 +92,7 @@ def test_padding_may_follow_a_stream(name, n_nulls):
     assert decompressed(name, padded + COMPRESS[name](b"last")) == b"firstlast"
 
 
-@pytest.mark.parametrize(
+@each_case(
     "name, behind",
     [
         *((name, b"garbage") for name in COMPRESS),

@@ -23,19 +23,12 @@ from tests.fetch.shard_stores import (
     Index,
     check_at_rest,
     files_of,
-    place_of,
     sharded,
     values_of,
 )
 from torchdata_insitu.errors import DecodeError
 from torchdata_insitu.fetch.retry import RetryPolicy
 from torchdata_insitu.testing import FaultStore
-
-
-@pytest.fixture(params=PLACES)
-def place(request, tmp_path, monkeypatch):
-    with place_of(request.param, tmp_path / "store", monkeypatch) as place:
-        yield place
 
 
 def for_places(cases, few):

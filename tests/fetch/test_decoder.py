@@ -13,6 +13,7 @@ from zarr.core.buffer import default_buffer_prototype
 from zarr.core.sync import sync
 from zarr.storage import MemoryStore
 
+from tests.each_case import each_case
 from tests.fake_stores import with_bytes
 from tests.fetch.loads import load, one_array, stale_slot
 from torchdata_insitu.errors import DecodeError
@@ -95,27 +96,27 @@ V3 = {
     "numcodecs delta": {"filters": zarr_numcodecs.Delta(dtype="<f4")},
 }
 EVERY_CHAIN = [
-    pytest.param(zarr_format, options, id=f"v{zarr_format} {name}")
+    (zarr_format, options)
     for zarr_format, chains in ((2, V2), (3, V3))
-    for name, options in chains.items()
+    for options in chains.values()
 ]
 
 
-@pytest.mark.parametrize("zarr_format, options", EVERY_CHAIN)
+@each_case("zarr_format, options", EVERY_CHAIN)
 @pytest.mark.parametrize("sample_axis", [0, 1, 2])
 def test_every_chain_decodes_to_what_zarr_reads(zarr_format, options, sample_axis):
     store = store_of(numbers("<f4"), zarr_format=zarr_format, **options)
     assert_equal_to_zarr(store, sample_axis)
 
 
-@pytest.mark.parametrize("zarr_format, options", EVERY_CHAIN)
+@each_case("zarr_format, options", EVERY_CHAIN)
 @pytest.mark.parametrize("chunks", [(3, 5, 4), (1, 5, 4), (9, 8, 6)])
 def test_every_chain_decodes_whole_fields(zarr_format, options, chunks):
     store = store_of(numbers("<f4"), chunks, zarr_format=zarr_format, **options)
     assert_equal_to_zarr(store, sample_axis=0)
 
 
-@pytest.mark.parametrize(
+@each_case(
     "dtype", ["?", "u1", "i1", "<u2", "<i2", "<u4", "<u8", "<i8", "<f2", "<f8", "<c8", "<c16"]
 )
 @pytest.mark.parametrize("zarr_format", [2, 3])
@@ -125,8 +126,8 @@ def test_every_dtype_decodes_to_what_zarr_reads(zarr_format, dtype, chunks):
     assert_equal_to_zarr(store, sample_axis=0)
 
 
-@pytest.mark.parametrize("dtype", [">f4", ">i2", ">c8", ">f8", ">u4"])
-@pytest.mark.parametrize("options", [{}, {"compressors": None}, {"order": "F"}])
+@each_case("dtype", [">f4", ">i2", ">c8", ">f8", ">u4"])
+@each_case("options", [{}, {"compressors": None}, {"order": "F"}])
 def test_big_endian_arrays_become_native(dtype, options):
     store = store_of(numbers(dtype), zarr_format=2, **options)
     assert_equal_to_zarr(store, sample_axis=1)
@@ -212,30 +213,30 @@ def first_error(store):
     return loads.errors[0]
 
 
+DAMAGE = {
+    "half": lambda b: b[: len(b) // 2],
+    "one byte less": lambda b: b[:-1],
+    "empty": lambda _: b"",
+    "three bytes": lambda b: b[:3],
+    "a web page": lambda _: b"<html>please log in</html>",
+}
+
+
 @LAYOUTS
-@pytest.mark.parametrize("codec", COMPRESSORS)
-@pytest.mark.parametrize(
-    "change",
-    [
-        pytest.param(lambda b: b[: len(b) // 2], id="half"),
-        pytest.param(lambda b: b[:-1], id="one byte less"),
-        pytest.param(lambda _: b"", id="empty"),
-        pytest.param(lambda b: b[:3], id="three bytes"),
-        pytest.param(lambda _: b"<html>please log in</html>", id="a web page"),
-    ],
-)
-def test_damaged_chunk_is_a_decode_error_that_says_where(codec, chunks, change):
-    store, payload = damaged(codec, change, chunks)
+@each_case("codec", COMPRESSORS)
+@each_case("damage", DAMAGE)
+def test_damaged_chunk_is_a_decode_error_that_says_where(codec, chunks, damage):
+    store, payload = damaged(codec, DAMAGE[damage], chunks)
     error = first_error(store)
     assert isinstance(error, DecodeError)
     text = str(error)
-    for fact in ("'t'", "'t/0.0'", "(0, 0)", f"{len(change(payload))} bytes are stored"):
+    for fact in ("'t'", "'t/0.0'", "(0, 0)", f"{len(DAMAGE[damage](payload))} bytes are stored"):
         assert fact in text
 
 
 @LAYOUTS
-@pytest.mark.parametrize("codec", COMPRESSORS)
-@pytest.mark.parametrize("n_rows", [1, 2, 4, 7])
+@each_case("codec", COMPRESSORS)
+@each_case("n_rows", [1, 2, 4, 7])
 def test_chunk_of_another_decoded_size_is_a_decode_error(codec, chunks, n_rows):
     columns = chunks[1]
     values = np.full((n_rows, columns), 9, "<i4")
@@ -282,8 +283,8 @@ def test_concatenated_zstd_frames_decode_together(chunks, with_size):
 
 
 @LAYOUTS
-@pytest.mark.parametrize("with_size", [True, False])
-@pytest.mark.parametrize("more", [1, 24, 1000])
+@each_case("with_size", [True, False])
+@each_case("more", [1, 24, 1000])
 def test_zstd_frame_behind_a_whole_chunk_is_a_decode_error(chunks, with_size, more):
     flat = np.ascontiguousarray(FIELD[:3, : chunks[1]]).reshape(-1)
     extra = np.ones(more, "<i4")
@@ -479,8 +480,8 @@ def lying(codec, values, stated_bytes):
 
 
 @LAYOUTS
-@pytest.mark.parametrize("codec", ["zstd", "blosc", "lz4"])
-@pytest.mark.parametrize("n_rows", [1, 2, 4])
+@each_case("codec", ["zstd", "blosc", "lz4"])
+@each_case("n_rows", [1, 2, 4])
 def test_header_that_lies_about_the_size_is_a_decode_error(codec, chunks, n_rows):
     values = np.arange(n_rows * chunks[1], dtype="<i4")
     expected = 3 * chunks[1] * 4

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.each_case import each_case
 from torchdata_insitu.fetch.frames import (
     FrameError,
     blosc_stated_size,
@@ -20,24 +21,24 @@ from torchdata_insitu.fetch.frames import (
 SIZES = [1, 2, 255, 256, 257, 65_535, 65_791, 65_792, 70_000, 200_000]
 
 
-@pytest.mark.parametrize("size", SIZES)
-@pytest.mark.parametrize("checksum", [True, False])
-@pytest.mark.parametrize("level", [-5, 1, 19])
+@each_case("size", SIZES)
+@each_case("checksum", [True, False])
+@each_case("level", [-5, 1, 19])
 def test_zstd_header_states_the_size(size, checksum, level):
     content = np.arange(size).astype("u1")
     frame = numcodecs.Zstd(level=level, checksum=checksum).encode(content)
     assert zstd_stated_size(memoryview(frame)) == size
 
 
-@pytest.mark.parametrize("size", SIZES)
-@pytest.mark.parametrize("cname", ["lz4", "zstd", "zlib"])
+@each_case("size", SIZES)
+@each_case("cname", ["lz4", "zstd", "zlib"])
 def test_blosc_header_states_the_size(size, cname):
     content = np.arange(size).astype("u1")
     frame = numcodecs.Blosc(cname=cname).encode(content)
     assert blosc_stated_size(memoryview(frame)) == size
 
 
-@pytest.mark.parametrize("size", SIZES)
+@each_case("size", SIZES)
 def test_lz4_header_states_the_size(size):
     assert lz4_stated_size(memoryview(numcodecs.LZ4().encode(bytes(size)))) == size
 
@@ -70,8 +71,8 @@ NO_SIZE = b"\x28\xb5\x2f\xfd\x00\x58" + (5 << 3 | 1).to_bytes(3, "little") + b"h
 SKIPPABLE = b"\x5f\x2a\x4d\x18\x04\x00\x00\x00abcd"
 
 
-@pytest.mark.parametrize("checksum", [True, False])
-@pytest.mark.parametrize("sizes", [(1,), (70_000,), (300, 1, 200_000), (0, 5), (131_072, 131_073)])
+@each_case("checksum", [True, False])
+@each_case("sizes", [(1,), (70_000,), (300, 1, 200_000), (0, 5), (131_072, 131_073)])
 def test_zstd_frames_state_their_size_together(sizes, checksum):
     zstd = numcodecs.Zstd(checksum=checksum)
     contents = [
@@ -86,8 +87,8 @@ def test_zstd_frames_state_their_size_together(sizes, checksum):
             zstd_total_size(memoryview(b"".join(frames)[:-cut]))
 
 
-@pytest.mark.parametrize("behind", [b"x", b"\0" * 20, b"\x28\xb5\x2f", SKIPPABLE[:-1]])
-@pytest.mark.parametrize("frame", [NO_SIZE, bytes(numcodecs.Zstd().encode(b"content"))])
+@each_case("behind", [b"x", b"\0" * 20, b"\x28\xb5\x2f", SKIPPABLE[:-1]])
+@each_case("frame", [NO_SIZE, bytes(numcodecs.Zstd().encode(b"content"))])
 def test_what_is_no_zstd_frame_behind_one_is_an_error(frame, behind):
     with pytest.raises(FrameError):
         zstd_total_size(memoryview(frame + behind))

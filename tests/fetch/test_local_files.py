@@ -5,6 +5,7 @@ import os
 import numpy as np
 import pytest
 
+from tests.each_case import each_case
 from torchdata_insitu.fetch import local_files
 from torchdata_insitu.fetch.byte_span import ByteSpan
 from torchdata_insitu.fetch.local_files import fill_span, open_file, read_span
@@ -31,7 +32,7 @@ def at_a_time(request, monkeypatch):
     monkeypatch.setattr(local_files.os, "preadv", short)
 
 
-@pytest.mark.parametrize(
+@each_case(
     "span",
     [
         ByteSpan(0, 100),
@@ -46,7 +47,6 @@ def at_a_time(request, monkeypatch):
         ByteSpan(1000, 1030),
         ByteSpan(40, 2**62),
     ],
-    ids=str,
 )
 @pytest.mark.usefixtures("at_a_time")
 def test_a_span_is_read_as_far_as_the_file_goes(file, span):

@@ -4,6 +4,7 @@ import asyncio
 import json
 import re
 import signal
+import tempfile
 import threading
 
 import numpy as np
@@ -13,6 +14,7 @@ from zarr.core.buffer import cpu, default_buffer_prototype
 from zarr.core.sync import sync
 from zarr.storage import MemoryStore, WrapperStore
 
+from tests.each_case import each_case
 from tests.fake_stores import Lacks, NeverAnswers, RefusesListing, is_chunk
 from tests.fetch.loads import WAIT_S, Loads, fetching, one_array
 from tests.small_loaders import eventually
@@ -124,14 +126,12 @@ def store_of(encoding, path=None, shape=(4, 2), **options):
 
 
 @pytest.mark.parametrize("listing", ["folder", "memory", "refused", "unsupported"])
-@pytest.mark.parametrize(
-    "stored, stated",
-    [(a, b) for a in ENCODINGS for b in ENCODINGS if a[0] == b[0] and a != b],
-    ids=lambda encoding: "{}{}{}".format(*encoding),
+@each_case(
+    "stored, stated", [(a, b) for a in ENCODINGS for b in ENCODINGS if a[0] == b[0] and a != b]
 )
 def test_keys_of_another_shape_are_named(tmp_path, stored, stated, listing):
     """Whether keys can be listed or not, and though another array is well."""
-    store = store_of(stored, tmp_path if listing == "folder" else None)
+    store = store_of(stored, tempfile.mkdtemp(dir=tmp_path) if listing == "folder" else None)
     restate(store, stated)
     assert (zarr.open_array(store, path="t")[...] == 0).all()
     wrap = {"refused": RefusesListing, "unsupported": CannotList}.get(listing, lambda store: store)

@@ -14,22 +14,10 @@ from tests.fetch.shard_loads import (
     check_loads,
     loaded,
 )
-from tests.fetch.shard_stores import (
-    check_at_rest,
-    place_of,
-    sharded,
-    values_of,
-)
+from tests.fetch.shard_stores import check_at_rest, sharded, values_of
 from torchdata_insitu.errors import ReadError
 from torchdata_insitu.fetch.retry import RetryPolicy
 from torchdata_insitu.testing import CountingStore
-
-
-@pytest.fixture
-def remote(tmp_path, monkeypatch):
-    """A place whose reads are a request each, and which says which."""
-    with place_of("http", tmp_path, monkeypatch) as place:
-        yield place
 
 
 @pytest.mark.parametrize("runs", [SPARSE, range(22)], ids=["part", "whole"])

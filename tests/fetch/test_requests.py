@@ -11,6 +11,7 @@ from zarr.core.buffer import cpu
 from zarr.core.sync import collect_aiterator
 from zarr.storage import MemoryStore
 
+from tests.each_case import each_case
 from tests.fetch.loads import one_array
 from torchdata_insitu.errors import GeometryError
 from torchdata_insitu.fetch.requests import RequestTable
@@ -22,7 +23,7 @@ def chunk_keys(store, path):
     return {key for key in keys if key.rpartition("/")[2][0] not in ".z"}
 
 
-@pytest.mark.parametrize(
+@each_case(
     "options",
     [
         {"zarr_format": 3},
@@ -33,8 +34,8 @@ def chunk_keys(store, path):
         {"zarr_format": 2, "chunk_key_encoding": {"name": "v2", "separator": "/"}},
     ],
 )
-@pytest.mark.parametrize("name", ["t", "group/t"])
-@pytest.mark.parametrize("sample_axis", [0, 2])
+@each_case("name", ["t", "group/t"])
+@each_case("sample_axis", [0, 2])
 def test_keys_are_those_that_zarr_wrote(options, name, sample_axis):
     values = np.ones((5, 3, 4), "u1")
     store = make_store({name: values}, chunks=(2, 2, 3), **options)
@@ -104,8 +105,8 @@ def test_chunk_that_is_not_there_is_refused(run, tile):
         RequestTable(array).requests(run, tile)
 
 
-@pytest.mark.parametrize("name", ["t", "group/t"])
-@pytest.mark.parametrize(
+@each_case("name", ["t", "group/t"])
+@each_case(
     "shape, chunks, shards, axis",
     [
         ((20, 6), (2, 3), (8, 6), 0),

@@ -7,6 +7,7 @@ from types import SimpleNamespace
 import pytest
 from obstore import exceptions as obstore_errors
 
+from tests.each_case import each_case
 from torchdata_insitu.errors import PlanError
 from torchdata_insitu.fetch.retry import ReadCancelledError, RetryPolicy, is_temporary
 
@@ -34,7 +35,7 @@ def generic(status):
     return obstore_errors.GenericError(f"Generic HTTP error: {first} Gone: body\n\nDebug 410 Gone")
 
 
-@pytest.mark.parametrize(
+@each_case(
     "error",
     [
         OSError(errno.EIO, "input/output error"),
@@ -55,7 +56,6 @@ def generic(status):
         Responded(None),
         Responded({}),
     ],
-    ids=str,
 )
 def test_what_may_be_gone_at_the_next_try_is_temporary(error):
     assert is_temporary(error)
@@ -66,7 +66,7 @@ def caused(error, cause):
     return error
 
 
-@pytest.mark.parametrize(
+@each_case(
     "error",
     [
         FileNotFoundError("no such key"),
@@ -99,7 +99,6 @@ def caused(error, cause):
         Responded(SimpleNamespace(status_code=403)),
         caused(OSError("no"), PermissionError("denied")),
     ],
-    ids=repr,
 )
 def test_what_lasts_is_not_temporary(error):
     assert not is_temporary(error)

@@ -6,6 +6,7 @@ import threading
 import numpy as np
 import pytest
 
+from tests.each_case import each_case
 from tests.fetch.loads import one_array
 from tests.fetch.shard_stores import NOWHERE, Index, sharded, values_of
 from torchdata_insitu.fetch.byte_span import ByteSpan
@@ -56,8 +57,8 @@ def test_numbers_of_the_other_byte_order_are_the_same():
         assert [index.span(n) for n in range(3)] == [(0, 10), None, (10, 10 + 2**40)]
 
 
-@pytest.mark.parametrize("change", [-52, -16, -1, 1, 16])
-@pytest.mark.parametrize("checksum", [True, False])
+@each_case("change", [-52, -16, -1, 1, 16])
+@each_case("checksum", [True, False])
 def test_bytes_that_are_too_few_or_too_many_are_refused(change, checksum):
     content = encoded([[0, 10]] * 3, checksum=checksum)
     n_bytes = content.size
@@ -73,7 +74,7 @@ def test_a_shard_that_is_shorter_than_its_index_is_refused():
             ShardIndex.of_shard(np.zeros(7, np.uint8), layout(first=first), 3)
 
 
-@pytest.mark.parametrize("byte", range(52))
+@each_case("byte", range(52))
 def test_no_bit_may_change(byte):
     content = encoded([[0, 10], [10, 7], [NOWHERE, NOWHERE]]).copy()
     content[byte] ^= 4
@@ -81,11 +82,11 @@ def test_no_bit_may_change(byte):
         ShardIndex.read(content, layout(), 3)
 
 
-@pytest.mark.parametrize(
+@each_case(
     "pair",
     [(NOWHERE, 5), (5, NOWHERE), (NOWHERE, 0), (2**63, 1), (1, 2**63), (2**62, 2**62 + 2**61)],
 )
-@pytest.mark.parametrize("checksum", [True, False])
+@each_case("checksum", [True, False])
 def test_places_that_no_object_has_are_refused(pair, checksum):
     content = encoded([[0, 10], pair], checksum=checksum)
     with pytest.raises(ShardIndexError, match=f"entry 1 .* {pair[1]} bytes from byte {pair[0]} on"):

@@ -17,29 +17,13 @@ from tests.fetch.shard_loads import (
 )
 from tests.fetch.shard_stores import (
     NOWHERE,
-    PLACES,
     Index,
     check_at_rest,
-    place_of,
     sharded,
     values_of,
 )
 from torchdata_insitu.errors import ReadError
 from torchdata_insitu.fetch import shard_reads
-
-
-@pytest.fixture(params=PLACES)
-def place(request, tmp_path, monkeypatch):
-    with place_of(request.param, tmp_path / "store", monkeypatch) as place:
-        yield place
-
-
-@pytest.fixture
-def remote(tmp_path, monkeypatch):
-    """A place whose reads are a request each, and which says which."""
-    with place_of("http", tmp_path, monkeypatch) as place:
-        yield place
-
 
 LAYOUTS = {
     "plain": ((44, 6), (2, 3), (8, 6), 0),

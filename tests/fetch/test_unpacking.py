@@ -11,6 +11,7 @@ from google_crc32c import value as crc32c
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.each_case import each_case
 from torchdata_insitu.fetch.codec_chain import CHECKSUM
 from torchdata_insitu.fetch.frames import FrameError
 from torchdata_insitu.fetch.unpacking import decompress, unpack
@@ -39,9 +40,9 @@ STAGES = [
 ]
 LIMIT = 2**20
 
-every_chain = pytest.mark.parametrize("stages", STAGES, ids=lambda stages: "+".join(stages) or "-")
+every_chain = each_case("stages", STAGES)
 every_compression = pytest.mark.parametrize("name", COMPRESSIONS)
-into_target = pytest.mark.parametrize("with_target", [True, False])
+into_target = each_case("with_target", [True, False])
 
 
 def encoded(stages, content=CONTENT):
@@ -66,7 +67,7 @@ def test_content_comes_back(stages, with_target):
 
 @every_chain
 @into_target
-@pytest.mark.parametrize("n_bytes", [1, 3, SIZE - 1, SIZE + 1, 4 * SIZE])
+@each_case("n_bytes", [1, 3, SIZE - 1, SIZE + 1, 4 * SIZE])
 def test_content_of_another_size_is_an_error(stages, with_target, n_bytes):
     with pytest.raises(FrameError, match=r"bytes|Size|size"):
         unpacked(stages, encoded(stages), n_bytes, with_target=with_target)
@@ -82,13 +83,13 @@ def test_cut_payload_is_an_error(stages, with_target):
 
 
 @every_chain
-@pytest.mark.parametrize("behind", [b"x", b"garbage", b"\1" * 100])
+@each_case("behind", [b"x", b"garbage", b"\1" * 100])
 def test_bytes_behind_the_payload_are_an_error(stages, behind):
     with pytest.raises(FrameError):
         unpacked(stages, encoded(stages) + behind)
 
 
-@pytest.mark.parametrize("stages", [chain for chain in STAGES if chain[-1:] == (CHECKSUM,)])
+@each_case("stages", [chain for chain in STAGES if chain[-1:] == (CHECKSUM,)])
 def test_checksum_finds_any_flipped_bit(stages):
     payload = encoded(stages)
     for number in range(len(payload)):

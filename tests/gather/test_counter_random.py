@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from tests.each_case import each_case
 from torchdata_insitu.gather import counter_random
 from torchdata_insitu.gather.counter_random import CounterRandom
 from torchdata_insitu.gather.philox import philox_4x32_10
@@ -31,7 +32,7 @@ each_kind = pytest.mark.parametrize("draw", KINDS.values(), ids=KINDS)
 
 
 @each_kind
-@pytest.mark.parametrize("n_values", [0, 1, 2, 3, 4, 5, 1000])
+@each_case("n_values", [0, 1, 2, 3, 4, 5, 1000])
 def test_a_row_does_not_depend_on_the_others(draw, n_values):
     samples = np.array([7, 0, 123, 7, 2**40 + 1])
     random = CounterRandom(0, 0, 0)

@@ -1,6 +1,7 @@
 import numpy as np
 import pytest
 
+from tests.each_case import each_case
 from torchdata_insitu.errors import GeometryError
 from torchdata_insitu.geometry.array_document import ArrayDocument
 
@@ -74,7 +75,7 @@ def test_stored_dtype_keeps_the_stored_byte_order(array, expected):
     assert array.stored_dtype() == np.dtype(expected)
 
 
-@pytest.mark.parametrize(
+@each_case(
     "array, advice",
     [
         (format_2(dtype="<U5"), "integer codes"),

@@ -4,6 +4,7 @@ import pytest
 import zarr
 
 from tests.contracts.dtype_stores import document, rewrite
+from tests.each_case import each_case
 from torchdata_insitu.errors import GeometryError
 from torchdata_insitu.geometry import array_reading
 from torchdata_insitu.geometry.metadata import read_arrays
@@ -69,11 +70,11 @@ ORDERS = {
 }
 
 
-@pytest.mark.parametrize("codecs", ORDERS.values(), ids=ORDERS)
-def test_codecs_in_an_order_that_no_pipeline_takes_are_refused_at_opening(codecs):
+@each_case("name, codecs", ORDERS.items())
+def test_codecs_in_an_order_that_no_pipeline_takes_are_refused_at_opening(name, codecs):
     store = zarr.storage.MemoryStore()
-    for name in ("t", "u"):
-        zarr.create_array(store, name=name, shape=(6, 3), chunks=(4, 3), dtype="f4")
+    for each in ("t", "u"):
+        zarr.create_array(store, name=each, shape=(6, 3), chunks=(4, 3), dtype="f4")
     rewrite(store, "t", codecs=codecs)
     with warnings.catch_warnings():
         warnings.simplefilter("error")

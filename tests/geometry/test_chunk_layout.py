@@ -7,6 +7,7 @@ from zarr.core.metadata import ArrayV3Metadata
 from zarr.core.metadata.v3 import RectilinearChunkGridMetadata
 from zarr.storage import MemoryStore
 
+from tests.each_case import each_case
 from torchdata_insitu.errors import GeometryError
 from torchdata_insitu.geometry.array_document import ArrayDocument
 from torchdata_insitu.geometry.chunk_layout import chunk_layout, with_regular_grid
@@ -87,7 +88,7 @@ def test_an_axis_without_elements_may_have_sizes():
         assert found.grid.shape == (0,)
 
 
-@pytest.mark.parametrize(
+@each_case(
     "sizes",
     [
         [4, 5],
@@ -106,7 +107,6 @@ def test_an_axis_without_elements_may_have_sizes():
         "10",
         {"size": 10},
     ],
-    ids=str,
 )
 def test_sizes_that_do_not_cover_the_axis_or_are_none_are_refused(sizes):
     with pytest.raises(GeometryError, match="'t'"):

@@ -11,6 +11,7 @@ from zarr.core.sync import sync
 from zarr.storage import MemoryStore
 
 from tests.contracts.refusals import refused
+from tests.each_case import each_case
 from torchdata_insitu.errors import GeometryError
 from torchdata_insitu.geometry.array_document import ArrayDocument
 from torchdata_insitu.geometry.codec_rules import check_codecs, codec_names
@@ -66,7 +67,7 @@ def test_pickle_is_refused_wherever_it_stands(array):
         check_codecs(array)
 
 
-@pytest.mark.parametrize("codec", TEXT_AND_OBJECTS)
+@each_case("codec", TEXT_AND_OBJECTS)
 @pytest.mark.parametrize(
     "place",
     [
@@ -84,7 +85,7 @@ def test_codec_of_objects_is_refused_on_numbers(place, codec):
         check_codecs(array)
 
 
-@pytest.mark.parametrize(
+@each_case(
     "array",
     [
         format_2(),

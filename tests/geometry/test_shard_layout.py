@@ -42,6 +42,13 @@ def test_places_are_those_of_the_elements(inner, sizes, cut):
         assert place.n_inside == len(mates)
 
 
+def test_shards_may_be_larger_than_any_integer_of_numpy():
+    """Metadata may state them, and it is the index of the object that is too short for it."""
+    chunks = AxisChunks.regular(10, 2)
+    place = layout_of(AxisChunks.regular(10, 2**70)).axis_place(0, chunks, 3)
+    assert place == AxisPlace(shard=0, inner=3, n_inner=2**69, n_inside=5)
+
+
 @given(data=st.data())
 def test_entries_are_counted_in_c_order(data):
     n_inner = data.draw(st.lists(st.integers(1, 4), min_size=1, max_size=3))

@@ -8,6 +8,7 @@ import zarr
 from zarr.core.buffer import default_buffer_prototype
 from zarr.core.sync import sync
 
+from tests.each_case import each_case
 from torchdata_insitu.geometry.stored_dtype import is_readable, numpy_dtype
 
 pytestmark = pytest.mark.filterwarnings("ignore::zarr.errors.UnstableSpecificationWarning")
@@ -32,8 +33,8 @@ def written(dtype, zarr_format):
     return document["data_type" if zarr_format == 3 else "dtype"], array.dtype
 
 
-@pytest.mark.parametrize("zarr_format", [2, 3])
-@pytest.mark.parametrize("dtype", [*NUMBERS, *TIMES, *STRUCTS], ids=str)
+@each_case("zarr_format", [2, 3])
+@each_case("dtype", [*NUMBERS, *TIMES, *STRUCTS])
 def test_every_dtype_that_zarr_writes_is_read_as_zarr_reads_it(dtype, zarr_format):
     value, expected = written(np.dtype(dtype), zarr_format)
     found = numpy_dtype(zarr_format, value)
@@ -68,7 +69,7 @@ def test_the_older_spelling_of_structured_values_is_read():
     assert found == np.dtype([("u", "f4"), ("v", "u1")])
 
 
-@pytest.mark.parametrize(
+@each_case(
     "zarr_format, value",
     [
         (2, None),

@@ -2,13 +2,14 @@ import numpy as np
 import pytest
 import torch
 
+from tests.each_case import each_case
 from torchdata_insitu.errors import GeometryError
 from torchdata_insitu.geometry.torch_dtypes import HELD, holds, slot_dtype, torch_dtype
 
 NUMBERS = ["?", "i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8", "f2", "f4", "f8", "c8", "c16"]
 
 
-@pytest.mark.parametrize("code", NUMBERS)
+@each_case("code", NUMBERS)
 def test_a_held_dtype_is_the_one_torch_takes_from_numpy(code):
     dtype = np.dtype(code)
     assert holds(dtype)
@@ -35,7 +36,7 @@ def test_a_dtype_may_be_named_in_many_ways_and_is_native(given):
     assert slot_dtype(given).isnative
 
 
-@pytest.mark.parametrize("dtype", sorted(HELD, key=str))
+@each_case("dtype", sorted(HELD, key=str))
 def test_every_held_dtype_can_be_asked_for_as_torch_writes_it(dtype):
     assert slot_dtype(torch_dtype(dtype)) == slot_dtype(str(torch_dtype(dtype))) == dtype
 

@@ -2,6 +2,7 @@ import json
 
 import pytest
 
+from tests.each_case import each_case
 from torchdata_insitu.errors import StateError
 from torchdata_insitu.planning.cursor import Cursor
 
@@ -77,8 +78,8 @@ def test_every_differing_field_is_named_with_both_values():
     assert "order" not in str(error.value)
 
 
-@pytest.mark.parametrize("field", ["epoch", "position", "lanes"])
-@pytest.mark.parametrize("value", [-1, True, 1.0, "3", None])
+@each_case("field", ["epoch", "position", "lanes"])
+@each_case("value", [-1, True, 1.0, "3", None])
 def test_numbers_that_are_no_place_are_refused(field, value):
     with pytest.raises(StateError, match=field):
         Cursor.from_state(state_of(**{field: value}), PLAN, 100)

@@ -1,6 +1,7 @@
 import numpy as np
 import pytest
 
+from tests.each_case import each_case
 from tests.planning.oracle import permuted
 from torchdata_insitu.planning.keyed_random import (
     keyed_permutation,
@@ -48,8 +49,8 @@ def test_global_random_state_is_not_touched():
     assert (np.random.get_state()[1] == before).all()  # noqa: NPY002
 
 
-@pytest.mark.parametrize("start", [0, 1, 3, 4, 5, 8, 93])
-@pytest.mark.parametrize("n", [0, 1, 4, 7])
+@each_case("start", [0, 1, 3, 4, 5, 8, 93])
+@each_case("n", [0, 1, 4, 7])
 def test_words_are_read_at_any_place(start, n):
     assert keyed_words_at(start, start + n, 3, "mix").tolist() == (
         keyed_words(100, 3, "mix")[start : start + n].tolist()

@@ -152,9 +152,7 @@ class JobSteps:
         job.running.note_missing()
 
     def _found(self, job: ReadJob, n_bytes: int) -> None:
-        if isinstance(job, ShardJob):
+        if isinstance(job, ShardJob) or job.n_damaged:
             self._counts.came(n_bytes)
-        elif job.n_damaged:
-            self._counts.found_again(n_bytes)
         else:
             self._counts.found(job.array, n_bytes)

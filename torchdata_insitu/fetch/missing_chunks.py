@@ -14,10 +14,10 @@ from torchdata_insitu.fetch.chunk_load import Cancelled
 from torchdata_insitu.fetch.stores import store_text
 from torchdata_insitu.fetch.zarr_loop import call_on_zarr_loop, zarr_loop
 from torchdata_insitu.geometry.array_geometry import ArrayGeometry
+from torchdata_insitu.geometry.store_nodes import METADATA_KEYS
 from torchdata_insitu.redaction import reason, shown
 
 _CHUNK_KEY = re.compile(r"(c[./])?\d+([./]\d+)*")
-_METADATA = {"zarr.json", ".zarray", ".zattrs", ".zgroup", ".zmetadata"}
 # What keys begin with, and the separator, in every encoding of chunk keys.
 _ENCODINGS = (("", "."), ("", "/"), ("c/", "/"), ("c.", "."))
 _MOST_KEYS = 1000
@@ -177,7 +177,7 @@ class _TellingKey:
 
     def is_enough(self, name: str) -> bool:
         """Look at a name, and say whether no further one is needed."""
-        self._n_names += name not in _METADATA
+        self._n_names += name not in METADATA_KEYS
         if _CHUNK_KEY.fullmatch(name):
             if _shape(name) == self._shape:
                 self.found = name

@@ -71,7 +71,11 @@ class ReadCounts:
             self.of(array).n_reads += n_chunks
 
     def came(self, n_bytes: int) -> None:
-        """Bytes came that are no stored chunk, or are taken apart into several."""
+        """Bytes came that count for no stored chunk.
+
+        They are none, or are taken apart into several, or one came another time, for the first
+        ones were damaged.
+        """
         with self._lock:
             self.bytes_read += n_bytes
 
@@ -89,11 +93,6 @@ class ReadCounts:
             counts.expected_bytes = n_bytes if is_first else max(n_bytes, counts.expected_bytes)
             counts.n_found += 1
             self.bytes_read += n_bytes if came is None else came
-
-    def found_again(self, n_bytes: int) -> None:
-        """The bytes of one came another time, for the first ones were damaged."""
-        with self._lock:
-            self.bytes_read += n_bytes
 
     def missed(self, array: ArrayGeometry) -> None:
         """The store has no such key."""

@@ -122,14 +122,14 @@ class ShardJob(ReadState):
         super().forget(failure)
         if isinstance(failure, DecodeError):
             self.indexes.forget(self.key)
-            self.start_again()
+            if self.index is not None:
+                self.read_index_first()
         self._set_tag()
 
-    def start_again(self) -> None:
-        """Read the index at the next try, where that has told of what is there no more."""
-        if self.index is not None:
-            self.index = None
-            self._span = index_span(self.layout, self.place.n_entries)
+    def read_index_first(self) -> None:
+        """Read nothing but the index at the next try."""
+        self.index = None
+        self._span = index_span(self.layout, self.place.n_entries)
         self._set_tag()
 
     def widen(self) -> bool:

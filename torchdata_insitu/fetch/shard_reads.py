@@ -26,7 +26,6 @@ from torchdata_insitu.fetch.shard_index import (
     ShardIndex,
     ShardIndexError,
     ShardIndexes,
-    index_span,
 )
 from torchdata_insitu.fetch.shard_job import ShardJob
 from torchdata_insitu.geometry.shard_layout import ShardLayout
@@ -95,7 +94,7 @@ class ShardReads:
         indexes.forget(job.key)
         shard = ShardJob([job], indexes, None)
         if not self._is_whole_only:
-            shard = ShardJob([job], indexes, index_span(shard.layout, shard.place.n_entries))
+            shard.read_index_first()
         shard.take_over(job, n_attempts=job.n_attempts)
         return shard
 
@@ -114,7 +113,7 @@ class ShardReads:
             if job.n_attempts > _MOST_REWRITES:
                 self._has_tags = False
             job.indexes.forget(job.key)
-            job.start_again()
+            job.read_index_first()
             return True
         if not _is_of_a_part(cause) or not job.widen():
             return False
@@ -167,7 +166,8 @@ class ShardReads:
             job.end_permit()
         elif job.is_for_index:
             index = self._read_index(job, payload, ShardIndex.read, self._tag(job))
-            self._follow_index(members, job.indexes, index, next_jobs, after=job)
+            spans = _spans(index, members)
+            self._follow_index(members, spans, job.indexes, index, next_jobs, after=job)
             job.end_permit()
         else:
             index = job.index or self._read_index(job, payload, ShardIndex.of_shard, self._tag(job))
@@ -182,7 +182,7 @@ class ShardReads:
         """Give the members of a job what has come for them, and its permit."""
         members = job.members
         first = 0 if job.span is None else job.span.start
-        spans = [index.span(_entry(member)) for member in members]
+        spans = _spans(index, members)
         _check_inside(job, spans, first, payload.size)
         there = [m for m, span in zip(members, spans, strict=True) if span is not None]
         # Of one that the shard does not hold whole there is less than it takes to decode it.
@@ -204,9 +204,9 @@ class ShardReads:
         # Where it is that of a file, who opens the file sees whether it is still the same.
         is_usable = index is not None and isinstance(index.state, str | None)
         if index is not None and is_usable and not self._is_whole_only:
-            spans = [index.span(_entry(member)) for member in members]
+            spans = _spans(index, members)
             if all(span is None or span.n_bytes for span in spans):
-                self._follow_index(members, indexes, index, next_jobs)
+                self._follow_index(members, spans, indexes, index, next_jobs)
                 return
             # Nothing is no stored chunk: is that what the index tells by now?
             indexes.forget(members[0].key)
@@ -214,21 +214,22 @@ class ShardReads:
         n_bytes = job.expected_bytes(self._counts.of(job.array).expected_bytes)
         is_all = len(members) == job.place.n_inside and n_bytes <= _MOST_BYTES
         if not (is_all or self._is_whole_only):
-            job = ShardJob(members, indexes, index_span(job.layout, job.place.n_entries))
+            job.read_index_first()
         next_jobs.reads.append(job)
 
     def _follow_index(
         self,
-        members: Iterable[ChunkJob],
+        members: Sequence[ChunkJob],
+        spans: Sequence[ByteSpan | None],
         indexes: ShardIndexes,
         index: ShardIndex,
         next_jobs: NextJobs,
+        *,
         after: ShardJob | None = None,
     ) -> None:
         """Read the stretches that hold stored chunks; with the read of the index it is one try."""
         there: list[tuple[ByteSpan, ChunkJob]] = []
-        for member in members:
-            span = index.span(_entry(member))
+        for member, span in zip(members, spans, strict=True):
             if span is None or not span.n_bytes:
                 # The index was asked for it, and it has answered; nothing is no stored chunk.
                 self._counts.asked(member.array, member.count_reads())
@@ -277,8 +278,9 @@ class ShardReads:
         return self._indexes.setdefault(id(job.array), ShardIndexes())
 
 
-def _entry(member: ChunkJob) -> int:
-    return ShardJob.place_of(member).entry
+def _spans(index: ShardIndex, members: Iterable[ChunkJob]) -> list[ByteSpan | None]:
+    """Where in their shard the members are; None for one that is not."""
+    return [index.span(ShardJob.place_of(member).entry) for member in members]
 
 
 def _land(job: ShardJob | None, members: Sequence[ChunkJob], next_jobs: NextJobs) -> None:

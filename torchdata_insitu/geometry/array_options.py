@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from torchdata_insitu.errors import GeometryError
+from torchdata_insitu.geometry.listed_names import listed
 from torchdata_insitu.geometry.torch_dtypes import slot_dtype
 
 if TYPE_CHECKING:
@@ -88,8 +89,7 @@ class ArrayOptions:
                 if name not in names:
                     raise GeometryError(
                         f"{option} names array {name!r}, which is not among the arrays opened: "
-                        f"{', '.join(map(repr, names[:20])) or 'no arrays'}"
-                        f"{f' and {len(names) - 20} more' if len(names) > 20 else ''}"  # noqa: PLR2004
+                        f"{listed(map(repr, names)) or 'no arrays'}"
                     )
 
     def _mappings(self) -> list[tuple[str, Mapping[str, Any]]]:

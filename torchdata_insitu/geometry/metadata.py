@@ -18,7 +18,8 @@ from torchdata_insitu.geometry.array_options import ArrayOption, ArrayOptions
 from torchdata_insitu.geometry.array_reading import read_geometry
 from torchdata_insitu.geometry.chunk_separator import with_separator
 from torchdata_insitu.geometry.coordinate_names import is_coordinate, named_by_attributes
-from torchdata_insitu.geometry.store_nodes import StoreNode, read_node, walk
+from torchdata_insitu.geometry.listed_names import listed
+from torchdata_insitu.geometry.store_nodes import METADATA_KEYS, StoreNode, read_node, walk
 from torchdata_insitu.geometry.unknown_names import refuse
 from torchdata_insitu.redaction import advice, reason, shown
 
@@ -29,8 +30,6 @@ _COORDINATE = "a coordinate, bounds or grid mapping"
 _logger = logging.getLogger(__name__)
 
 _MAX_READS = 64
-_MAX_LISTED = 20
-_DOCUMENTS = {"zarr.json", ".zarray", ".zattrs", ".zgroup", ".zmetadata"}
 
 
 def read_arrays(
@@ -115,8 +114,9 @@ def read_arrays(
                 if options.names(node.name) or len(nodes) == 1:
                     raise
                 left_out[node.name] = str(error)
-                plain = options.of(node.name)._replace(field=None, dtype=None)
-                if _opens(node, label, plain):
+                option = options.of(node.name)
+                plain = option._replace(field=None, dtype=None)
+                if plain != option and _opens(node, label, plain):
                     _logger.warning(
                         "left out %r, which would open without dtype and field: %s; give these as "
                         "a mapping from arrays to choose",
@@ -194,7 +194,7 @@ class _ZarrDocuments:
             raise ReadError(
                 f"{self.where} cannot be listed ({reason(error)}): name the arrays to open"
             ) from shown(error)
-        return [name for name in names if name and name not in _DOCUMENTS]
+        return [name for name in names if name and name not in METADATA_KEYS]
 
 
 def _is_below_a_file(error: Exception) -> bool:
@@ -303,9 +303,6 @@ def _report_left_out(arrays: Mapping[str, ArrayGeometry], left_out: Mapping[str,
     if not arrays:
         why_all = set(left_out.values())
         found = [f"{name!r} ({why})" for name, why in left_out.items()]
-        more = f" and {len(found) - _MAX_LISTED} more" if len(found) > _MAX_LISTED else ""
-        listed = "; ".join(found[:_MAX_LISTED]) or "nothing, its groups show no arrays"
+        what = listed(found, separator="; ") or "nothing, its groups show no arrays"
         hint = "; name a coordinate by its path to open it" if _COORDINATE in why_all else ""
-        raise GeometryError(
-            f"the store has no array to draw samples from; left out: {listed}{more}{hint}"
-        )
+        raise GeometryError(f"the store has no array to draw samples from; left out: {what}{hint}")

@@ -1,5 +1,6 @@
 """How the stored chunks of an array lie in its shards."""
 
+import bisect
 import math
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -70,17 +71,12 @@ class ShardLayout:
         shards = self.grid.axes[axis]
         size = chunks.stored_size(chunk)
         begin = chunk * size
-        # Not by division: shards of an uneven grid differ in size.
-        low, high = 0, shards.n_chunks - 1
-        while low < high:
-            middle = (low + high + 1) // 2
-            if shards.bounds(middle)[0] <= begin:
-                low = middle
-            else:
-                high = middle - 1
-        first, stop = shards.bounds(low)
-        n_inner = shards.stored_size(low) // size
-        return AxisPlace(low, (begin - first) // size, n_inner, -(-(stop - first) // size))
+        # Not by `chunk_of`: metadata may state shards larger than any integer of numpy.
+        numbers = range(shards.n_chunks)
+        shard = bisect.bisect_right(numbers, begin, key=lambda number: shards.bounds(number)[0]) - 1
+        first, stop = shards.bounds(shard)
+        n_inner = shards.stored_size(shard) // size
+        return AxisPlace(shard, (begin - first) // size, n_inner, -(-(stop - first) // size))
 
     def index_bytes(self, n_entries: int) -> int:
         """Bytes of an index."""

@@ -13,6 +13,9 @@ _FORMAT_2 = 2
 _FORMAT_3 = 3
 _KEYS_2 = (".zarray", ".zattrs", ".zgroup")
 _KEYS_3 = ("zarr.json",)
+_CONSOLIDATED_2 = ".zmetadata"
+METADATA_KEYS = frozenset({*_KEYS_3, *_KEYS_2, _CONSOLIDATED_2})
+"""Names of the documents of a store, below any of its arrays and groups."""
 
 
 class Documents(Protocol):
@@ -162,7 +165,7 @@ async def _child(documents: Documents, path: str, *, is_format_2: bool) -> Store
 
 async def _consolidated_paths(documents: Documents, root: StoreNode) -> list[str]:
     if root.document.get("zarr_format") == _FORMAT_2:
-        consolidated = await documents.read(posixpath.join(root.path, ".zmetadata"))
+        consolidated = await documents.read(posixpath.join(root.path, _CONSOLIDATED_2))
     else:
         consolidated = root.document.get("consolidated_metadata")
     entries = consolidated.get("metadata") if isinstance(consolidated, Mapping) else None

@@ -6,9 +6,8 @@ from collections.abc import Iterable
 from typing import NoReturn, Protocol
 
 from torchdata_insitu.errors import GeometryError, ReadError
+from torchdata_insitu.geometry.listed_names import listed
 from torchdata_insitu.geometry.store_nodes import Documents, StoreNode, read_node, walk
-
-_MAX_LISTED = 20
 
 
 class StoreDocuments(Documents, Protocol):
@@ -63,9 +62,9 @@ async def refuse(
     inside = [path for path in paths if path.startswith(f"{name}/")]
     folded = {path.casefold(): path for path in paths}
     close = [folded[text] for text in difflib.get_close_matches(name.casefold(), folded, n=5)]
-    listed = _listed(dict.fromkeys([*inside, *close, *paths]))
+    has = listed(map(repr, dict.fromkeys([*inside, *close, *paths]))) or "no arrays"
     what = f"{name!r} is a group, not an array" if is_group else f"no array {name!r} in the store"
-    raise GeometryError(f"{what}; it has {listed}")
+    raise GeometryError(f"{what}; it has {has}")
 
 
 async def _other_spelling(documents: StoreDocuments, name: str, paths: Iterable[str]) -> str | None:
@@ -78,10 +77,3 @@ async def _other_spelling(documents: StoreDocuments, name: str, paths: Iterable[
         if other != name and await read_node(documents, other) is not None:
             return other
     return None
-
-
-def _listed(names: Iterable[str]) -> str:
-    """Names for an error text, the first of many."""
-    texts = [repr(name) for name in names]
-    more = len(texts) - _MAX_LISTED
-    return ", ".join(texts[:_MAX_LISTED]) + (f" and {more} more" if more > 0 else "") or "no arrays"

@@ -9,11 +9,11 @@ from numpy.typing import NDArray
 
 from torchdata_insitu.errors import GeometryError
 from torchdata_insitu.geometry.cf_packing import CFPacking
+from torchdata_insitu.geometry.listed_names import listed
 from torchdata_insitu.geometry.torch_dtypes import holds
 from torchdata_insitu.geometry.value_pieces import pieces
 
 _CF_ATTRIBUTES = ("_FillValue", "missing_value", "scale_factor", "add_offset")
-_MOST_FIELDS = 20
 
 
 class CastError(ValueError):
@@ -178,22 +178,20 @@ def chosen_field(name: str, stored_dtype: np.dtype, field: str | None) -> np.dty
         return stored_dtype
     fields = {each: stored_dtype[each] for each in stored_dtype.names}
     usable = [each for each in fields if _is_number(fields[each])]
-    texts = [f"{each!r} ({_text(dtype)})" for each, dtype in fields.items()]
-    more = f" and {len(texts) - _MOST_FIELDS} more" if len(texts) > _MOST_FIELDS else ""
-    listed = ", ".join(texts[:_MOST_FIELDS]) + more
+    names = listed(f"{each!r} ({_text(dtype)})" for each, dtype in fields.items())
     advice = (
         f"open_arrays(..., field={usable[0]!r}) reads one of them"
         if usable
         else "none of them is a number, leave the array out"
     )
     if field is None:
-        raise GeometryError(f"array {name!r} has structured values, of fields {listed}: {advice}")
+        raise GeometryError(f"array {name!r} has structured values, of fields {names}: {advice}")
     if field not in fields:
-        raise GeometryError(f"array {name!r} has no field {field!r} but {listed}: {advice}")
+        raise GeometryError(f"array {name!r} has no field {field!r} but {names}: {advice}")
     if field not in usable:
         raise GeometryError(
             f"field {field!r} of array {name!r} is {_text(fields[field])}, which cannot become a "
-            f"tensor; its fields are {listed}: {advice}"
+            f"tensor; its fields are {names}: {advice}"
         )
     return fields[field]
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Collection
 
-METADATA = frozenset({"zarr.json", ".zarray", ".zattrs", ".zgroup", ".zmetadata"})
+from torchdata_insitu.geometry.store_nodes import METADATA_KEYS
 
 type Match = str | Collection[str] | Callable[[str], bool]
 """One key, several, or a function that says whether a key is meant."""
@@ -15,7 +15,7 @@ def is_chunk(key: str) -> bool:
         >>> is_chunk("t/c/0/0"), is_chunk("t/zarr.json")
         (True, False)
     """
-    return key.rpartition("/")[2] not in METADATA
+    return key.rpartition("/")[2] not in METADATA_KEYS
 
 
 def matcher(match: Match) -> Callable[[str], bool]:
