@@ -7,7 +7,7 @@ PY := "$(or $(TDI_VENV),.venv)/bin/python"
 PYTEST := $(PY) -m pytest -n logical --maxprocesses 4
 
 .DEFAULT_GOAL := help
-.PHONY: help ready demo test test-full lint types format clean
+.PHONY: help ready demo test test-full bench lint types format clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1\t/p' Makefile | expand -t 20
@@ -23,6 +23,9 @@ test: ready ## the tests, without those marked slow, gpu or network
 
 test-full: ready ## all the tests this machine can run
 	@$(PYTEST) -m "not network"
+
+bench: ready ## measure against other loaders: tables, build/bench/bench.json and .png (ARGS=--help)
+	@$(PY) -m benchmarks.run $(ARGS)
 
 lint: ready ## ruff: rules and format
 	@$(PY) -m ruff check .

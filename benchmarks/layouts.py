@@ -1,6 +1,6 @@
 """The stores that are measured: two arrays of smooth float32 fields with noise, like ERA5's."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -10,11 +10,13 @@ from zarr.codecs import BloscCodec, ZstdCodec
 
 _SAMPLES_AT_ONCE = 256
 _NOISE_STEPS = 8
+_ZSTD = ZstdCodec(level=3)
+_LZ4 = BloscCodec(cname="lz4", shuffle="shuffle")
 
 
 @dataclass(frozen=True)
 class Layout:
-    """Shape, chunks and codec of both arrays of a store."""
+    """Shape, chunks and codec of both arrays of a store, and how they are read."""
 
     shape: tuple[int, int, int]
     """Samples and field."""
@@ -22,15 +24,25 @@ class Layout:
     """Shape of a stored chunk."""
     codec: BytesBytesCodec | None
     """Compression; None for plain bytes."""
+    shards: tuple[int, int, int] | None = None
+    """Shape of a shard; None where each stored chunk has a key of its own."""
+    offsets: tuple[int, ...] = (0,)
+    """What a draw reads of each array, from its anchor."""
+    store: str | None = None
+    """The layout whose store is read; None for one of its own."""
 
 
 LAYOUTS = {
-    "c1": Layout((512, 181, 360), (1, 181, 360), ZstdCodec(level=3)),
-    "c8": Layout((1024, 181, 360), (8, 181, 360), ZstdCodec(level=3)),
-    "c32t": Layout((1024, 181, 360), (32, 61, 120), ZstdCodec(level=3)),
-    "c8b": Layout((1024, 181, 360), (8, 181, 360), BloscCodec(cname="lz4", shuffle="shuffle")),
+    "c1": Layout((512, 181, 360), (1, 181, 360), _ZSTD),
+    "c8": Layout((1024, 181, 360), (8, 181, 360), _ZSTD),
+    "c32": Layout((1024, 181, 360), (32, 181, 360), _ZSTD),
+    "c32t": Layout((1024, 181, 360), (32, 61, 120), _ZSTD),
+    "c8b": Layout((1024, 181, 360), (8, 181, 360), _LZ4),
     "raw8": Layout((1024, 181, 360), (8, 181, 360), None),
-    "wb2": Layout((8192, 64, 32), (40, 64, 32), BloscCodec(cname="lz4", shuffle="shuffle")),
+    "wb2": Layout((8192, 64, 32), (40, 64, 32), _LZ4),
+    "arco": Layout((128, 721, 1440), (1, 721, 1440), _LZ4),
+    "sh": Layout((1024, 181, 360), (1, 181, 360), _ZSTD, shards=(64, 181, 360)),
+    "win": Layout((1024, 181, 360), (8, 181, 360), _ZSTD, offsets=(0, 4, 24), store="c8"),
 }
 
 
@@ -45,10 +57,23 @@ def make_layout(name: str, folder: Path) -> Path:
         The path of the store.
     """
     layout = LAYOUTS[name]
-    path = folder / f"{name}.zarr"
+    return write_store(layout, folder / f"{layout.store or name}.zarr")
+
+
+def make_small_layout(name: str, folder: Path) -> Path:
+    """The same with as few samples as two stored chunks or shards have, to warm up on."""
+    layout = LAYOUTS[name]
+    n_samples = 2 * (layout.shards or layout.chunks)[0] + max(layout.offsets)
+    small = replace(layout, shape=(n_samples, *layout.shape[1:]))
+    return write_store(small, folder / f"{name}-small.zarr")
+
+
+def write_store(layout: Layout, path: Path) -> Path:
+    """Write the store of a layout to a path, unless it is there; returns the path."""
     if path.exists():
         return path
-    unfinished = folder / f"{name}.unfinished"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    unfinished = path.with_suffix(".unfinished")
     group = zarr.create_group(unfinished, overwrite=True)
     rng = np.random.default_rng(0)
     for array_name in ("a", "b"):
@@ -56,6 +81,7 @@ def make_layout(name: str, folder: Path) -> Path:
             array_name,
             shape=layout.shape,
             chunks=layout.chunks,
+            shards=layout.shards,
             dtype="float32",
             compressors=None if layout.codec is None else [layout.codec],
         )

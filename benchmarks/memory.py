@@ -1,55 +1,49 @@
 """Measure the peak memory of an epoch against what was promised.
 
-Usage: ``python benchmarks/memory.py --layouts c8 wb2 --stores local loop http``. Each figure is
-of a fresh process: the high-water mark after two shuffled epochs, minus the one after the imports
+Usage: `python -m benchmarks.memory --layouts c8 wb2 --stores local loop http`. Each figure is of a
+process of its own: the high-water mark after two shuffled epochs, minus the one after the imports
 and a loader of one chunk of the same shape. It is set against the budget, which is fixed, the
 encoded bytes that may be in flight, and the batches that are under way.
 """
 
 import argparse
-import json
-import subprocess
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 
 import torch
-from latency import slow_store
-from layouts import LAYOUTS, make_layout
 from zarr.abc.store import Store
 
 import torchdata_insitu as tdi
+from benchmarks.engines.engine import BATCH_SIZE
+from benchmarks.fresh_process import call_in_fresh_process
+from benchmarks.layouts import LAYOUTS, make_layout
+from benchmarks.slow_stores import LATENCIES_MS, slow_store
+from benchmarks.stored_keys import stored_keys
 
-BATCH_SIZE = 32
 MAX_INFLIGHT = 32
 # Requests under way, and as many reads that wait to be decoded.
 MOST_ENCODED = 2 * MAX_INFLIGHT
 PREFETCH_FACTOR = 2
 # Those the prefetcher keeps, the one it makes, and the one the consumer has.
 N_BATCHES = PREFETCH_FACTOR + 2
-STORES = ("local", "loop", "http")
+STORES = ("local", *LATENCIES_MS)
+_LATENCY_S = 0.001
+_OWN_STORES = [name for name, layout in LAYOUTS.items() if layout.store is None]
 
 
 def main() -> None:
     """Measure in one process each and print one table."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--layouts", nargs="+", choices=sorted(LAYOUTS), default=["c8"])
+    parser.add_argument("--layouts", nargs="+", choices=_OWN_STORES, default=["c8"])
     parser.add_argument("--stores", nargs="+", choices=STORES, default=["local"])
     parser.add_argument("--blocks", type=float, default=2.0, help="budget, in floors of the pass")
     parser.add_argument("--folder", type=Path, default=Path("build/layouts"))
-    parser.add_argument("--child", action="store_true", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
-    if arguments.child:
-        (layout,), (kind,) = arguments.layouts, arguments.stores
-        path = make_layout(layout, arguments.folder)
-        print(json.dumps(measure(path, kind, arguments.blocks)))
-        return
-    arguments.folder.mkdir(parents=True, exist_ok=True)
     print("layout store      budget MB   in flight MB   batches MB   peak MB   peak/promised")
     for layout in arguments.layouts:
-        make_layout(layout, arguments.folder)
+        path = make_layout(layout, arguments.folder)
         for kind in arguments.stores:
-            found = in_fresh_process(layout, kind, arguments)
+            found = call_in_fresh_process(measure, path, kind, arguments.blocks)
             promised = found["budget"] + found["in_flight"] + found["batches"]
             print(
                 f"{layout:<6} {kind:<8} {found['budget'] / 1e6:>11.1f} "
@@ -58,21 +52,12 @@ def main() -> None:
             )
 
 
-def in_fresh_process(layout: str, kind: str, arguments: argparse.Namespace) -> Mapping[str, int]:
-    """The figures of one store, from a process that measures nothing else."""
-    command = [sys.executable, __file__, "--child", "--layouts", layout, "--stores", kind]
-    command += ["--blocks", str(arguments.blocks), "--folder", str(arguments.folder)]
-    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
-    found: Mapping[str, int] = json.loads(done.stdout)
-    return found
-
-
 def measure(path: Path, kind: str, blocks: float) -> dict[str, int]:
     """Bytes promised, and the peak of two epochs beyond that of a loader of one chunk."""
     if kind == "local":
         return measure_store(tdi.open_store(path), path, blocks)
-    with slow_store(path, kind, 0.001, in_memory=False) as store:
-        return measure_store(store, path, blocks)
+    with slow_store(path, kind, _LATENCY_S, in_memory=False) as slow, slow.while_read():
+        return measure_store(slow.store, path, blocks)
 
 
 def measure_store(store: Store, path: Path, blocks: float) -> dict[str, int]:
@@ -88,7 +73,7 @@ def measure_store(store: Store, path: Path, blocks: float) -> dict[str, int]:
     loader = loader_of(store, arrays, budget, None)
     batch_bytes = BATCH_SIZE * loader.chain.gather.draw_bytes
     run(loader, n_epochs=2)
-    stored = max(file.stat().st_size for file in path.rglob("*") if file.is_file())
+    stored = max((path / key.key).stat().st_size for key in stored_keys(path))
     return {
         "budget": budget,
         "in_flight": MOST_ENCODED * stored,
