@@ -60,6 +60,7 @@ class HandOverClock:
         }.items():
             self.patches.add(where, functools.partial(self._called, name))
         self.patches.add_to(threading.Condition, "notify", self._notified)
+        self.patches.add("gate:Gate.open", self._opened)
         self.patches.add_to(
             asyncio.BaseEventLoop,
             "call_soon_threadsafe",
@@ -109,6 +110,15 @@ class HandOverClock:
             notify(condition, n)
 
         return notified
+
+    def _opened(self, open_gate: Callable[..., Any]) -> Callable[..., Any]:
+        def opened(gate: Any) -> None:
+            # One that is open already wakes nobody. A protected member, as above.
+            if gate._lock.locked():  # noqa: SLF001
+                self._add(f"gate opened by {kind_of_thread()}")
+            open_gate(gate)
+
+        return opened
 
     def _landed(self, landed: Callable[..., Any]) -> Callable[..., Any]:
         def timed(pool: Any, resident: Any, *args: Any, **options: Any) -> Any:

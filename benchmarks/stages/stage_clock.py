@@ -83,7 +83,8 @@ STAGES = {
         "nodes.ordered_node:OrderedNode.get_state",
     ),
     "hand-over": (
-        "nodes.prefetcher:_Channel.run",
+        "nodes.prefetch_channel:PrefetchChannel._run",
+        "nodes.prefetch_channel:PrefetchChannel.take",
         "nodes.prefetcher:Prefetcher.next",
     ),
     "loader": ("loader:InSituLoader._next",),
@@ -128,6 +129,8 @@ class StageClock:
             for where in places:
                 self.patches.add(where, functools.partial(self._timed, stage))
         self.patches.add_to(threading.Condition, "wait", functools.partial(self._timed, WAIT))
+        # Not `Gate.wait` itself: the wait for chunks is a stage of its own.
+        self.patches.add("nodes.prefetch_channel:Gate", self._timed_gate)
 
     def installed(self) -> AbstractContextManager[None]:
         """The functions timed meanwhile."""
@@ -187,6 +190,10 @@ class StageClock:
                 leave(stage, *began)
 
         return timed
+
+    def _timed_gate(self, gate: Any) -> Any:
+        wait = self._timed(WAIT, gate.wait)
+        return type("TimedGate", (gate,), {"__slots__": (), "wait": wait})
 
     def _enter(self) -> tuple[int, int]:
         local = self._local

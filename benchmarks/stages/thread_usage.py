@@ -40,7 +40,7 @@ class ThreadUsage:
         # Threads that have said what they used. The system may list them yet.
         self._told: set[int] = set()
         self.patches = Patches()
-        self.patches.add("nodes.prefetcher:_Channel.run", self._counted)
+        self.patches.add("nodes.prefetch_channel:PrefetchChannel._run", self._counted)
 
     @contextmanager
     def measured(self) -> Iterator[None]:

@@ -215,8 +215,8 @@ def copies_draw_by_draw(monkeypatch):
 def clones_batches(monkeypatch):
     made = BatchMemory.batch
 
-    def cloned(self, n_draws):
-        return {name: tensor.clone() for name, tensor in made(self, n_draws).items()}
+    def cloned(self, start, stop):
+        return {name: tensor.clone() for name, tensor in made(self, start, stop).items()}
 
     monkeypatch.setattr(BatchMemory, "batch", cloned)
 

@@ -12,6 +12,7 @@ from concurrent.futures import Future
 import numpy as np
 import pytest
 
+import torchdata_insitu as tdi
 from tests.contracts.hot_paths import (
     N_SAMPLES,
     PATHS,
@@ -32,6 +33,8 @@ from torchdata_insitu.fetch.local_file_reader import LocalFileReader
 from torchdata_insitu.fetch.reader_threads import ReaderThreads
 from torchdata_insitu.fetch.shard_reads import NextJobs, ShardReads
 from torchdata_insitu.fetch.zarr_loop_reader import ZarrLoopReader
+from torchdata_insitu.gate import Gate
+from torchdata_insitu.nodes.prefetch_channel import PrefetchChannel
 from torchdata_insitu.pool.admission import Admission
 
 
@@ -67,6 +70,7 @@ class HandOvers:
             monkeypatch.setattr(owner, name, self._calls(getattr(owner, name), what))
         self._notify = threading.Condition.notify
         monkeypatch.setattr(threading.Condition, "notify", self._notified())
+        monkeypatch.setattr(Gate, "open", self._opened(Gate.open))
 
     def clear(self):
         self._noted.clear()
@@ -97,13 +101,26 @@ class HandOvers:
         notify = self._notify
 
         def counted(condition, n=1):
-            # `current_thread` would register a thread that is only starting.
-            thread = threading._active.get(threading.get_ident())
-            kind = "starting" if thread is None else thread.name.rstrip("-0123456789")
-            self._noted.append((f"notified by {kind}", 1))
+            self._noted.append((f"notified by {kind_of_thread()}", 1))
             notify(condition, n)
 
         return counted
+
+    def _opened(self, open_gate):
+        def counted(gate):
+            # One that is open already costs nothing, and wakes nobody.
+            if gate._lock.locked():
+                self._noted.append((f"gates opened by {kind_of_thread()}", 1))
+            open_gate(gate)
+
+        return counted
+
+
+def kind_of_thread():
+    """The name of this thread, without its number."""
+    # `current_thread` would register a thread that is only starting.
+    thread = threading._active.get(threading.get_ident())
+    return "starting" if thread is None else thread.name.rstrip("-0123456789")
 
 
 def check_hand_overs(stores, path, monkeypatch):
@@ -129,9 +146,14 @@ def check_hand_overs(stores, path, monkeypatch):
     check_chunks(path, counts, n_reads, n_requests)
     assert counts["submits"] <= len(segments) + 1
     assert counts["segments woken"] <= len(segments)
-    # Of a batch: from the prefetching thread that it is there, from the consumer that it is gone.
-    assert counts["notified by MainThread"] <= n_batches + 1
-    assert counts["notified by insitu-prefetch"] <= n_batches + counts["submits"] + 2
+    # Of a batch: from the prefetching thread that it is there, from the consumer that it is gone,
+    # and that another one is there.
+    assert counts["gates opened by insitu-prefetch"] <= n_batches + len(segments) + 2
+    assert counts["gates opened by MainThread"] <= 2 * n_batches + 4
+    assert counts["gates opened by insitu-decode"] <= counts["segments woken"]
+    # Neither waits for a lock of the other.
+    assert counts["notified by MainThread"] <= 1
+    assert counts["notified by insitu-prefetch"] <= counts["submits"]
 
 
 def check_chunks(path, counts, n_reads, n_requests):
@@ -222,6 +244,28 @@ def wakes_at_each_chunk(monkeypatch):
     monkeypatch.setattr(Admission, "count_down", counted)
 
 
+def notifies_for_each_batch(monkeypatch):
+    take, condition = PrefetchChannel.take, threading.Condition()
+
+    def notified(self):
+        with condition:
+            condition.notify()
+        return take(self)
+
+    monkeypatch.setattr(PrefetchChannel, "take", notified)
+
+
+def opens_gates_for_each_batch(monkeypatch):
+    get_state = tdi.GatherNode.get_state
+
+    def opened(self):
+        for _ in range(2):
+            Gate().open()
+        return get_state(self)
+
+    monkeypatch.setattr(tdi.GatherNode, "get_state", opened)
+
+
 def reads_a_chunk_twice(monkeypatch):
     submit = FetchEngine.submit
 
@@ -256,6 +300,8 @@ def reads_shards_by_chunk(monkeypatch):
         *((path, makes_futures) for path in ("files", "objects")),
         ("loop", calls_the_loop_for_each),
         ("files", wakes_at_each_chunk),
+        ("files", notifies_for_each_batch),
+        ("files", opens_gates_for_each_batch),
         *((path, reads_a_chunk_twice) for path in ("plain files", "objects", "shard objects")),
         ("shard objects", reads_shards_by_chunk),
     ],

@@ -183,7 +183,7 @@ class Full:
         self._n_ahead = n_ahead
 
     def __call__(self):
-        if self._n_ahead and len(self._loader.node._channel.items) < self._n_ahead:
+        if self._n_ahead and len(self._loader.node._channel._items) < self._n_ahead:
             return False
         return all(
             resident.is_ready for resident in list(self._loader.chain.fetcher.pool._residency)

@@ -7,8 +7,9 @@ import pytest
 
 from torchdata_insitu.fetch.read_waits import ReadWaits, ThreadTime, thread_time
 
-# One read in four is measured, and 16 of these make a window.
-N_READS = 4 * 16
+# The first eight reads are measured, and then one in four; eight of these make a window.
+N_FIRST = 8
+N_READS = 4 * 8
 
 
 class Clock:
@@ -45,45 +46,41 @@ def test_reads_below_a_millisecond_are_fast(waits, clock):
     assert not waits.is_slow
 
 
-def test_reads_of_a_millisecond_are_slow_once_two_windows_are_full(waits, clock):
-    for _ in range(2 * N_READS - 1):
+def test_the_first_reads_are_slow_once_the_window_is_full(waits, clock):
+    for _ in range(N_FIRST - 1):
         read(waits, clock, 0.0011)
     assert not waits.is_slow
     read(waits, clock, 0.0011)
     assert waits.is_slow
 
 
-def test_a_window_of_slow_reads_now_and_then_does_not_count(waits, clock):
-    for _ in range(10):
-        for _ in range(N_READS):
-            read(waits, clock, 0.1)
-        for _ in range(N_READS):
-            read(waits, clock, 0.0)
-        assert not waits.is_slow
+@pytest.mark.parametrize("n_fast, is_slow", [(0, True), (1, True), (2, False), (8, False)])
+def test_all_but_one_of_a_window_have_to_wait(waits, clock, n_fast, is_slow):
+    for _ in range(N_FIRST):
+        read(waits, clock, 0.0)
+    for number in range(N_READS):
+        # The second and the third of four are not measured.
+        read(waits, clock, 0.0 if number // 4 < n_fast else 0.0011)
+    assert waits.is_slow == is_slow
 
 
-def test_slow_reads_are_fast_again_once_most_of_them_wait_no_more(waits, clock):
-    for _ in range(2 * N_READS):
+def test_what_is_not_measured_does_not_count(waits, clock):
+    for number in range(N_FIRST + 10 * N_READS):
+        read(waits, clock, 0.0 if number < N_FIRST or number % 4 == 3 else 1.0)
+    assert not waits.is_slow
+
+
+@pytest.mark.parametrize("n_fast, is_slow", [(0, True), (3, True), (4, False), (8, False)])
+def test_slow_reads_are_fast_again_once_half_of_them_wait_no_more(waits, clock, n_fast, is_slow):
+    for _ in range(N_FIRST):
         read(waits, clock, 0.005)
-    # What is neither changes nothing: reads do not go to and fro.
-    for _ in range(10 * N_READS):
-        read(waits, clock, 0.0003)
-    # And what was read ahead is no sign.
-    for number in range(10 * N_READS):
-        read(waits, clock, 0.005 if number // 4 % 16 < 4 else 0.0)
     assert waits.is_slow
+    for number in range(N_READS):
+        read(waits, clock, 0.0002 if number // 4 < n_fast else 0.0003)
+    assert waits.is_slow == is_slow
     for _ in range(N_READS):
-        read(waits, clock, 0.0002)
-    assert not waits.is_slow
-    for _ in range(2 * N_READS):
         read(waits, clock, 0.005)
     assert waits.is_slow
-
-
-def test_fewer_than_half_of_the_reads_do_not_count(waits, clock):
-    for number in range(10 * N_READS):
-        read(waits, clock, 1.0 if number // 4 % 16 < 7 else 0.0)
-    assert not waits.is_slow
 
 
 def test_time_for_many_bytes_is_no_wait(waits, clock):

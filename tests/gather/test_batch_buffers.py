@@ -104,7 +104,7 @@ def test_memory_that_nobody_needs_any_longer_is_given_back():
     assert sum(ref() is not None for ref in watched) == 1
 
 
-@pytest.mark.parametrize("n_held", [2, 8, 16])
+@pytest.mark.parametrize("n_held", [2, 5, 8, 15, 16])
 def test_a_consumer_that_drops_all_it_holds_at_once_finds_the_memory_again(n_held):
     buffers = make()
     held = []
@@ -115,6 +115,60 @@ def test_a_consumer_that_drops_all_it_holds_at_once_finds_the_memory_again(n_hel
         if len(held) == n_held:
             held.clear()
     assert buffers.n_made == made == 2 * n_held
+
+
+def test_the_first_array_that_is_free_is_taken():
+    buffers = make()
+    kept = [buffers.take() for _ in range(5)]
+    addresses = [address(arrays) for arrays in kept]
+    for place in (3, 1):
+        kept[place] = None
+        assert address(buffers.take()) == addresses[place]
+    kept[4] = None
+    # Two are free meanwhile, and then three.
+    held = [buffers.take() for _ in range(3)]
+    assert [address(arrays) for arrays in held] == [addresses[place] for place in (1, 3, 4)]
+
+
+@pytest.mark.parametrize("n_held", [0, 1, 5])
+def test_what_a_window_of_batches_needed_is_kept_and_the_rest_given_back(n_held):
+    """What is held for a moment stays for the window that needed it, and no more than one."""
+    buffers = make()
+    watched = [weakref.ref(arrays["x"]) for arrays in [buffers.take() for _ in range(12)]]
+    for number in range(2 * 64):
+        held = [buffers.take() for _ in range(n_held + 1)] if number == 70 else buffers.take()
+        del held
+    made = buffers.n_made
+    for _ in range(64):
+        buffers.take()
+    assert buffers.n_made == made
+    assert sum(ref() is not None for ref in watched) <= n_held + 1
+
+
+@pytest.mark.parametrize("n_held", [17, 40, 64])
+def test_beyond_sixteen_free_arrays_are_given_back_at_once(n_held):
+    buffers = make()
+    held = [buffers.take() for _ in range(n_held)]
+    watched = [weakref.ref(arrays["x"]) for arrays in held]
+    held.clear()
+    taken = buffers.take()
+    assert address(taken) == watched[0]().ctypes.data
+    assert sum(ref() is not None for ref in watched) == 17
+
+
+def test_an_array_that_is_in_use_is_never_given_back():
+    """A consumer keeps the last ones of many, while the window passes again and again."""
+    buffers = make()
+    held = [buffers.take() for _ in range(30)]
+    for number, arrays in enumerate(held):
+        arrays["x"][:] = number
+    kept = held[25:]
+    del held, arrays
+    for _ in range(300):
+        other = buffers.take()
+        other["x"][:] = -1
+    del other
+    assert [arrays["x"][0, 0] for arrays in kept] == [25, 26, 27, 28, 29]
 
 
 def run_in_thread(tensor):

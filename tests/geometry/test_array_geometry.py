@@ -1,3 +1,5 @@
+import copy
+import dataclasses
 import json
 import pickle
 
@@ -103,3 +105,34 @@ def test_a_shift_of_the_array_reads_the_future():
     assert a.shift(4).sample_shape == (4,)
     assert a.window(-1, 0, 4).offsets == (-1, 0, 4)
     assert a.window(-1, 0, 4).sample_shape == (3, 4)
+
+
+SIZES = ("n_samples", "field_shape", "rows_per_chunk", "chunk_shape", "chunk_bytes", "sample_bytes")
+
+
+def sizes_of(array):
+    return {name: getattr(array, name) for name in SIZES}
+
+
+def test_what_is_replaced_has_sizes_of_its_own():
+    """Also where those of the other were asked for before."""
+    one = read_arrays(store_of((37, 5, 7), (5, 2, 3), dtype="i2"))["a"]
+    other = read_arrays(store_of((12, 4, 9), (6, 2, 5), dtype="i2"))["a"]
+    before = sizes_of(one)
+    replaced = dataclasses.replace(one, shape=other.shape, grid=other.grid)
+    assert sizes_of(replaced) == sizes_of(other)
+    moved = dataclasses.replace(one, sample_axis=1)
+    expected = read_arrays(store_of((37, 5, 7), (5, 2, 3), dtype="i2"), sample_axis=1)["a"]
+    assert sizes_of(moved) == sizes_of(expected)
+    assert sizes_of(one) == before
+
+
+def test_what_was_asked_for_makes_no_other_array():
+    asked, fresh = (read_arrays(store_of((37, 5), (5, 2), dtype="i2"))["a"] for _ in range(2))
+    sizes_of(asked)
+    assert asked == fresh
+    assert hash(asked) == hash(fresh)
+    assert repr(asked) == repr(fresh)
+    for copied in (pickle.loads(pickle.dumps(asked)), copy.copy(asked), copy.deepcopy(asked)):
+        assert copied == fresh
+        assert sizes_of(copied) == sizes_of(fresh)

@@ -21,6 +21,7 @@ from tests.small_loaders import (
     values,
 )
 from torchdata_insitu.errors import PlanError
+from torchdata_insitu.nodes import gather_node
 from torchdata_insitu.nodes.batch_memory import page_locked
 
 
@@ -121,6 +122,7 @@ def test_a_tensor_that_autograd_needs_keeps_its_memory():
 
 
 def test_memory_is_never_used_again_where_that_is_turned_off(monkeypatch):
+    monkeypatch.setattr(gather_node, "_BYTES_AT_ONCE", 0)
     monkeypatch.setenv("TORCHDATA_INSITU_BUFFER_REUSE", "0")
     with make_loader(prefetch_factor=0) as loader:
         n_batches = sum(1 for _ in loader)
@@ -224,8 +226,8 @@ def test_the_accelerator_is_looked_for_at_the_first_batch(monkeypatch):
 def test_every_type_has_page_locked_memory(locked, dtype):
     memory = page_locked({"x": ((4, 2), np.dtype(dtype))})
     memory.arrays["x"][:] = np.ones((4, 2), dtype)
-    assert memory.batch(3)["x"].numpy().tolist() == np.ones((3, 2), dtype).tolist()
-    assert memory.batch(4)["x"].is_pinned()
+    assert memory.batch(0, 3)["x"].numpy().tolist() == np.ones((3, 2), dtype).tolist()
+    assert memory.batch(0, 4)["x"].is_pinned()
 
 
 @pytest.mark.gpu

@@ -16,7 +16,7 @@ from tests.fake_stores import NeverAnswers, is_chunk
 from tests.small_loaders import make_gather, make_loader, shut_down, small_store
 from tests.small_mixes import make_source
 from torchdata_insitu.errors import ClosedError, PlanError, StateError
-from torchdata_insitu.nodes import prefetcher
+from torchdata_insitu.nodes import prefetch_channel
 from torchdata_insitu.nodes.graph import walk
 
 JOIN_S = 20
@@ -128,7 +128,7 @@ def test_an_error_comes_as_it_was_raised_after_the_items_before_it():
         assert raised.value is source.error
     assert isinstance(raised.value.__cause__, ValueError)
     frames = [frame.name for frame in traceback.extract_tb(raised.value.__traceback__)]
-    assert frames.count("run") == 1
+    assert frames.count("_run") == 1
     assert (traceback.extract_tb(raised.value.__traceback__)[-1].line or "") == "raise self.error"
 
 
@@ -172,7 +172,7 @@ def test_the_thread_is_gone_when_it_was_ended(end):
 
 
 def test_waiting_for_a_source_that_cannot_be_interrupted_is_logged(monkeypatch, caplog):
-    monkeypatch.setattr(prefetcher, "_STUCK_S", 0.001)
+    monkeypatch.setattr(prefetch_channel, "_STUCK_S", 0.001)
     source = Counts(permits=0)
     node = tdi.Prefetcher(source, 1)
     logged = threading.Event()
@@ -317,7 +317,7 @@ def test_an_interrupt_while_the_thread_is_waited_for_does_not_let_it_be_overtake
     """Ctrl-C in `stop` ends the wait, and the next reset has to wait again."""
     source = Gated()
     node = tdi.Prefetcher(source, 1)
-    monkeypatch.setattr(prefetcher, "is_exiting", interrupting_once(source.gate))
+    monkeypatch.setattr(prefetch_channel, "is_exiting", interrupting_once(source.gate))
     assert next(node) == 0
     source.entered.wait()
     with pytest.raises(KeyboardInterrupt):
@@ -390,7 +390,7 @@ def test_the_end_reaches_a_mix_that_begins_a_pass_over_a_stalled_store(monkeypat
         return False
 
     monkeypatch.setattr(tdi.MixNode, "_begin_pass", begin)
-    monkeypatch.setattr(prefetcher, "is_exiting", is_exiting)
+    monkeypatch.setattr(prefetch_channel, "is_exiting", is_exiting)
     mix = tdi.MixNode(sources, {"a": 10, "b": 0.5}, stop="cycle")
     node = tdi.Prefetcher(mix, 50)
     next(node)
@@ -432,7 +432,7 @@ def test_nodes_that_failed_and_were_shut_down_are_freed_with_the_error(no_cyclic
         list(node)
     except LookupError as error:
         frames = [frame.name for frame in traceback.extract_tb(error.__traceback__)]
-        assert "run" in frames
+        assert "_run" in frames
     else:
         pytest.fail("nothing was raised")
     for found in list(walk(node)):

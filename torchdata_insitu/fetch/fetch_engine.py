@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from zarr.abc.store import Store
 from zarr.storage import ObjectStore
 
-from torchdata_insitu.errors import GeometryError, ReadError
+from torchdata_insitu.errors import ReadError
 from torchdata_insitu.fetch.chunk_job import (
     ChunkJob,
     Generation,
@@ -25,9 +25,9 @@ from torchdata_insitu.fetch.chunk_load import ChunkLoad
 from torchdata_insitu.fetch.chunk_reader import ChunkReader
 from torchdata_insitu.fetch.cpu_share import cores_per_rank
 from torchdata_insitu.fetch.decode_threads import DecodeThreads
-from torchdata_insitu.fetch.decoder import ChunkDecoder
 from torchdata_insitu.fetch.fetch_errors import forget_frames
 from torchdata_insitu.fetch.job_steps import JobSteps
+from torchdata_insitu.fetch.known_arrays import KnownArrays
 from torchdata_insitu.fetch.limiter import limiter_of
 from torchdata_insitu.fetch.local_file_reader import LocalFileReader
 from torchdata_insitu.fetch.local_files import local_root
@@ -35,7 +35,6 @@ from torchdata_insitu.fetch.missing_chunks import MissingChunkCheck
 from torchdata_insitu.fetch.object_reads import ObjectReads
 from torchdata_insitu.fetch.read_counts import ReadCounts
 from torchdata_insitu.fetch.reader_threads import MOST_READER_THREADS, ReaderThreads
-from torchdata_insitu.fetch.requests import RequestTable
 from torchdata_insitu.fetch.retries import Retries
 from torchdata_insitu.fetch.retry import RetryPolicy
 from torchdata_insitu.fetch.shard_job import ShardJob
@@ -71,11 +70,10 @@ class FetchEngine:
         n_threads = cores_per_rank() if decode_threads is None else max(1, decode_threads)
         self.counts = ReadCounts(arrays)
         buffers = ThreadBuffers()
-        self._tables = {array: RequestTable(array) for array in arrays}
-        self._decoders = {array: ChunkDecoder(array, buffers) for array in arrays}
+        self._known = KnownArrays(arrays, buffers)
         if on_missing == "raise":
-            for decoder in self._decoders.values():
-                decoder.check_sees_missing()
+            for known in self._known:
+                known.decoder.check_sees_missing()
         self._threads = DecodeThreads(n_threads, self._perform)
         self._retries = Retries(retry, self._read_again)
         self._account = limiter_of(store).account(max(1, max_inflight))
@@ -124,18 +122,18 @@ class FetchEngine:
         check_process(self, self._pid)
         planned = []
         for load in loads:
-            table = self._table(load.array)
+            known = self._known.of(load.array)
             load.check_slot()
-            planned.append((load, table.requests(load.sample_run, load.field_tile)))
+            requests = known.table.requests(load.sample_run, load.field_tile)
+            planned.append((load, requests, known.decoder))
         jobs: list[ChunkJob] = []
         left: list[ReadJob] = []
         try:
             with self._lock:
                 own = self.generation if generation is None else generation
                 is_late = own.cancelled
-                for load, requests in planned:
+                for load, requests, decoder in planned:
                     running = RunningLoad(load, len(requests), own, self._loads_lock)
-                    decoder = self._decoders[load.array]
                     jobs.extend(ChunkJob(running, request, decoder) for request in requests)
                 left += jobs
                 if not is_late:
@@ -202,29 +200,21 @@ class FetchEngine:
         check_process(self, self._pid)
         if self._on_missing == "fill":
             return
-        first_key = self._table(array).requests(0)[0].key
+        first_key = self._known.of(array).table.requests(0)[0].key
         others = [
-            other.name
-            for other in self._tables
-            if other is not array and self.counts.of(other).n_found
+            other.array.name
+            for other in self._known
+            if other.array is not array and self.counts.of(other.array).n_found
         ]
         self._missing.check(array, first_key, other_hit=others[0] if others else None)
 
     def describe(self, array: ArrayGeometry) -> str:
         """See `ChunkFetcher.describe`."""
-        path = f"{self._reader}; {self._decoders[array].path}"
+        path = f"{self._reader}; {self._known.of(array).decoder.path}"
         if array.shards is None:
             return path
         shape = tuple(axis.largest for axis in array.shards.grid.axes)
         return f"{path}; in shards of {shape}"
-
-    def _table(self, array: ArrayGeometry) -> RequestTable:
-        table = self._tables.get(array)
-        if table is None:
-            names = [known.name for known in self._tables]
-            msg = f"array {array.name!r} is none of those this fetcher was made for: {names}"
-            raise GeometryError(msg)
-        return table
 
     def _queue(self, following: NextJobs, left: list[ReadJob], *, first: bool = False) -> None:
         """Queue jobs, under the lock; what was queued leaves `left`, also before an error.

@@ -19,12 +19,14 @@ else:
 
 
 _EVERY = 4
-_WINDOW = 16
+_WINDOW = 8
+# All but one: where cores are scarce, threads wait for each other as long as for a disk, but not
+# every time.
 _SLOW_S = 1e-3
-# Far below, so that reads do not go to and fro between threads; and of most reads, since those that
-# the system read ahead say nothing of the others.
+_LEAST_SLOW = 7
+# Far below, so that reads do not go to and fro between threads.
 _FAST_S = 0.25e-3
-_MOST_OF_WINDOW = 12
+_LEAST_FAST = 4
 # What a machine without a core to spare makes of copies out of the system's cache.
 _LEAST_BYTES_PER_S = 1e9
 
@@ -48,11 +50,10 @@ def thread_time() -> ThreadTime:
 
 
 class ReadWaits:
-    """Measures one read in four, and judges by the waits of 16.
+    """Measures the first reads and then one in four, and judges by the waits of eight.
 
-    Reads are taken for slow once the median waits 1 ms in two windows one after the other: a
-    machine that has just no core to spare makes one of them look slow now and then. They are taken
-    for fast again once three in four wait less than 0.25 ms, as after a busy hour of a file server.
+    Reads are taken for slow once seven of them wait 1 ms, and for fast again once four of them wait
+    less than 0.25 ms, as after a busy hour of a file server.
     """
 
     def __init__(self, clock: Callable[[], ThreadTime] = thread_time) -> None:
@@ -66,12 +67,12 @@ class ReadWaits:
         self._clock = clock
         self._n_reads = 0
         self._waits: list[float] = []
-        self._was_slow = False
 
     def begin(self) -> ThreadTime | None:
         """The time at which a read begins; None for one that is not measured."""
         self._n_reads += 1
-        return None if self._n_reads % _EVERY else self._clock()
+        is_measured = self._n_reads <= _WINDOW or self._n_reads % _EVERY == 0
+        return self._clock() if is_measured else None
 
     def end(self, began: ThreadTime | None, n_bytes: int) -> None:
         """A read has ended on the thread that began it, and brought so many bytes."""
@@ -88,8 +89,6 @@ class ReadWaits:
 
     def _judge(self, waits: list[float]) -> None:
         if self.is_slow:
-            self.is_slow = waits[_MOST_OF_WINDOW] >= _FAST_S
-            self._was_slow = False
-            return
-        is_slow = waits[_WINDOW // 2] >= _SLOW_S
-        self.is_slow, self._was_slow = is_slow and self._was_slow, is_slow
+            self.is_slow = waits[_LEAST_FAST - 1] >= _FAST_S
+        else:
+            self.is_slow = waits[_WINDOW - _LEAST_SLOW] >= _SLOW_S

@@ -1,8 +1,6 @@
 """Which stored chunks make up a chunk, and where each goes in its slot."""
 
-import functools
 import itertools
-from dataclasses import dataclass
 from typing import NamedTuple
 
 from torchdata_insitu.errors import GeometryError
@@ -11,8 +9,7 @@ from torchdata_insitu.geometry.array_geometry import ArrayGeometry
 from torchdata_insitu.geometry.shard_layout import AxisPlace, ShardPlace, shard_place
 
 
-@dataclass(frozen=True, slots=True)
-class Request:
+class Request(NamedTuple):
     """One stored chunk, and what its content fills."""
 
     key: str
@@ -32,13 +29,21 @@ class Request:
 
 
 class _Tile(NamedTuple):
-    """A stored chunk along the field axes: the same at every place of the sample axis."""
+    """A stored chunk along the field axes, in chunks of as many rows: the same in all of these."""
 
-    coordinates: tuple[int, ...]
+    before: tuple[int, ...]
+    """Its number along the axes before the sample axis."""
+    behind: tuple[int, ...]
     shape: tuple[int, ...]
     target: tuple[slice, ...]
     clip: tuple[slice, ...]
+    direct: bool
     places: tuple[AxisPlace, ...]
+    """Along the field axes."""
+
+
+# Chunks along the sample axis have one length, and the last one another; calendars have four.
+_MOST_LENGTHS = 16
 
 
 class RequestTable:
@@ -53,6 +58,8 @@ class RequestTable:
         # it have one element.
         leading = [axis.largest for axis in axes[: array.sample_axis]]
         self._contiguous = all(size == 1 for size in leading)
+        # By rows inside the array, and rows that are stored.
+        self._tiles: dict[tuple[int, int], list[_Tile]] = {}
 
     def requests(self, sample_run: int, field_tile: int = 0) -> tuple[Request, ...]:
         """The requests of one chunk, in the order of the stored chunks.
@@ -69,44 +76,56 @@ class RequestTable:
             )
             raise GeometryError(msg)
         start, stop = chunks.bounds(sample_run)
-        rows = slice(0, stop - start)
-        stored_rows = chunks.stored_size(sample_run)
         axis = array.sample_axis
         sample_places = self._axis_places(axis, sample_run)
         requests = []
-        for tile in self._tiles:
-            number = (*tile.coordinates[:axis], sample_run, *tile.coordinates[axis:])
-            places = (*tile.places[:axis], *sample_places, *tile.places[axis:])
-            key_number = tuple(place.shard for place in places) if places else number
+        for tile in self._tiles_of(stop - start, chunks.stored_size(sample_run)):
+            number = key_number = (*tile.before, sample_run, *tile.behind)
+            place = None
+            if sample_places:
+                places = (*tile.places[:axis], *sample_places, *tile.places[axis:])
+                key_number = tuple(place.shard for place in places)
+                place = shard_place(places)
             requests.append(
                 Request(
                     key=self._prefix + self._metadata.encode_chunk_key(key_number),
                     coordinates=number,
-                    shape=(*tile.shape[:axis], stored_rows, *tile.shape[axis:]),
-                    target=(rows, *tile.target),
-                    clip=(rows, *tile.clip),
-                    direct=self._contiguous and tile.shape == array.field_shape,
-                    place=shard_place(places) if places else None,
+                    shape=tile.shape,
+                    target=tile.target,
+                    clip=tile.clip,
+                    direct=tile.direct,
+                    place=place,
                 )
             )
         return tuple(requests)
 
-    @functools.cached_property
-    def _tiles(self) -> list[_Tile]:
-        # Not before something is read: the budget refuses the chunks of a field of too many.
-        axes = self._array.grid.axes
-        field_axes = [axis for axis in range(len(axes)) if axis != self._array.sample_axis]
-        counts = (range(axes[axis].n_chunks) for axis in field_axes)
-        return [self._tile(field_axes, numbers) for numbers in itertools.product(*counts)]
+    def _tiles_of(self, n_rows: int, stored_rows: int) -> list[_Tile]:
+        tiles = self._tiles.get((n_rows, stored_rows))
+        if tiles is None:
+            # Not before something is read: the budget refuses the chunks of a field of too many.
+            axes = self._array.grid.axes
+            field_axes = [axis for axis in range(len(axes)) if axis != self._array.sample_axis]
+            numbers = itertools.product(*(range(axes[axis].n_chunks) for axis in field_axes))
+            tiles = [self._tile(field_axes, number, n_rows, stored_rows) for number in numbers]
+            if len(self._tiles) >= _MOST_LENGTHS:
+                self._tiles.clear()
+            self._tiles[n_rows, stored_rows] = tiles
+        return tiles
 
-    def _tile(self, field_axes: list[int], numbers: tuple[int, ...]) -> _Tile:
+    def _tile(
+        self, field_axes: list[int], numbers: tuple[int, ...], n_rows: int, stored_rows: int
+    ) -> _Tile:
         axes = [self._array.grid.axes[axis] for axis in field_axes]
         bounds = [axis.bounds(number) for axis, number in zip(axes, numbers, strict=True)]
+        shape = tuple(axis.stored_size(n) for axis, n in zip(axes, numbers, strict=True))
+        axis, rows = self._array.sample_axis, slice(0, n_rows)
         return _Tile(
-            coordinates=numbers,
-            shape=tuple(axis.stored_size(n) for axis, n in zip(axes, numbers, strict=True)),
-            target=tuple(slice(start, stop) for start, stop in bounds),
-            clip=tuple(slice(0, stop - start) for start, stop in bounds),
+            before=numbers[:axis],
+            behind=numbers[axis:],
+            shape=(*shape[:axis], stored_rows, *shape[axis:]),
+            target=(rows, *(slice(start, stop) for start, stop in bounds)),
+            clip=(rows, *(slice(0, stop - start) for start, stop in bounds)),
+            direct=self._contiguous and shape == self._array.field_shape,
             places=tuple(
                 place
                 for axis, number in zip(field_axes, numbers, strict=True)

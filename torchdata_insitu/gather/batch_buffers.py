@@ -56,15 +56,25 @@ class _Kept:
         self._dtype = dtype
         self._arrays: list[np.ndarray] = []
         self._n_watched = 0
-        self._least_free = _MOST_KEPT
+        self._n_needed = 0
         self.n_made = 0
 
     def take(self) -> np.ndarray:
         # A count that is read while another thread drops its reference errs on the safe side, and
         # an array that only the list refers to is nobody's who could take a new reference.
-        free = [n for n in range(len(self._arrays)) if _n_references(self._arrays, n) <= _ALONE]
-        taken = self._arrays[free.pop(0)] if free else self._new()
-        self._give_back(free)
+        arrays = self._arrays
+        place, n_kept = 0, len(arrays)
+        while place < n_kept and _n_references(arrays, place) > _ALONE:
+            place += 1
+        taken = arrays[place] if place < n_kept else self._new()
+        # The first that is free is taken, so that those at the end are there for nobody.
+        self._n_needed = max(self._n_needed, place + 1)
+        self._n_watched += 1
+        if n_kept > _MOST_FREE:
+            self._give_back(place + 1, _MOST_FREE)
+        if self._n_watched == _BATCHES_WATCHED:
+            self._give_back(self._n_needed, 0)
+            self._n_watched = self._n_needed = 0
         return taken
 
     def _new(self) -> np.ndarray:
@@ -73,15 +83,12 @@ class _Kept:
             self._arrays.append(made)
         return made
 
-    def _give_back(self, free: list[int]) -> None:
-        surplus = max(0, len(free) - _MOST_FREE)
-        self._least_free = min(self._least_free, len(free))
-        self._n_watched += 1
-        if self._n_watched == _BATCHES_WATCHED:
-            surplus = max(surplus, self._least_free)
-            self._n_watched, self._least_free = 0, _MOST_KEPT
-        for place in reversed(free[len(free) - surplus :]):
-            del self._arrays[place]
+    def _give_back(self, first: int, most: int) -> None:
+        """Keep at most so many free arrays of those from a place on, and no more."""
+        arrays = self._arrays
+        free = [n for n in range(first, len(arrays)) if _n_references(arrays, n) <= _ALONE]
+        for place in reversed(free[most:]):
+            del arrays[place]
 
     def make(self) -> np.ndarray:
         self.n_made += 1

@@ -1,5 +1,6 @@
 """What one array is, read from its metadata."""
 
+import functools
 import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -95,7 +96,7 @@ class ArrayGeometry:
         """Dimension name of the sample axis, None where the store has none."""
         return self.dimension_names[self.sample_axis]
 
-    @property
+    @functools.cached_property
     def field_shape(self) -> tuple[int, ...]:
         """Shape of one sample: the other axes, in order."""
         return self.shape[: self.sample_axis] + self.shape[self.sample_axis + 1 :]
@@ -110,12 +111,12 @@ class ArrayGeometry:
         """Stored chunks along the sample axis."""
         return self.grid.axes[self.sample_axis]
 
-    @property
+    @functools.cached_property
     def rows_per_chunk(self) -> int:
         """Samples in the longest chunk."""
         return self.sample_chunks.largest
 
-    @property
+    @functools.cached_property
     def chunk_shape(self) -> tuple[int, ...]:
         """Shape of a slot: `(rows_per_chunk, *field_shape)`."""
         return (self.rows_per_chunk, *self.field_shape)

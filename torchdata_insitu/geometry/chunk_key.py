@@ -23,3 +23,12 @@ class ChunkKey(NamedTuple):
     source: Hashable
     sample_run: int
     field_tile: int
+
+    def of(self, source: Hashable) -> "ChunkKey":
+        """The same chunk of another source.
+
+        Example:
+            >>> ChunkKey(0, 7, 0).of("t2m")
+            ChunkKey(source='t2m', sample_run=7, field_tile=0)
+        """
+        return ChunkKey(source, self.sample_run, self.field_tile)

@@ -265,8 +265,7 @@ class AsyncChunkFetcher(SourcedNode[FetchedSegment]):
                 break
             sources: Mapping[Any, ChunkSource] = dict(enumerate(self._sources))
             wanted = [
-                [key._replace(source=sources[key.source]) for key in segment.admit]
-                for segment in segments
+                [key.of(sources[key.source]) for key in segment.admit] for segment in segments
             ]
             admissions = self._live_pass().request_all(wanted)
             self._ahead.extend(zip(segments, admissions, strict=True))

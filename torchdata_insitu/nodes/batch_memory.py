@@ -14,10 +14,10 @@ __all__ = ["BatchMemory", "page_locked"]
 
 
 class BatchMemory:
-    """One batch while it is made.
+    """Some batches while they are made.
 
     Attributes:
-        arrays: what the rows are copied into, by name, as large as a full batch.
+        arrays: what the rows are copied into, by name, as large as that many full batches.
     """
 
     def __init__(
@@ -27,13 +27,15 @@ class BatchMemory:
         self.arrays = arrays
         self._tensors = tensors
 
-    def batch(self, n_draws: int) -> dict[str, Tensor]:
-        """The first `n_draws` rows."""
+    def batch(self, start: int, stop: int) -> dict[str, Tensor]:
+        """The rows `start` to `stop`."""
         if self._tensors is None:
-            return {name: torch.from_numpy(array[:n_draws]) for name, array in self.arrays.items()}
+            return {
+                name: torch.from_numpy(array[start:stop]) for name, array in self.arrays.items()
+            }
         # Not from the arrays: torch's allocator finds the streams it waits for by its own tensors.
         return {
-            name: tensor if len(tensor) == n_draws else tensor[:n_draws]
+            name: tensor if len(tensor) == stop - start else tensor[start:stop]
             for name, tensor in self._tensors.items()
         }
 

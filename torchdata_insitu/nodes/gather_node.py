@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
+from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 import torch
@@ -27,6 +28,23 @@ Batch = dict[str, Tensor]
 __all__ = ["GatherNode"]
 
 VALID = "valid"
+
+# A copy gives the interpreter away and has to wait for it afterwards, which takes longer than the
+# copy of a small batch: so many bytes of small batches are copied at once.
+_BYTES_AT_ONCE = 1 << 21
+_MOST_AT_ONCE = 16
+
+
+class _MadeBatch(NamedTuple):
+    """A batch as it was stored, that is to be handed out."""
+
+    batch: Batch
+    after: Cursor
+    """The cursor of the batch that follows it."""
+    samples: np.ndarray
+    """The sample of each row."""
+    pool_pass: PoolPass
+    """Who leases its chunks."""
 
 
 class GatherNode(SourcedNode["Batch"]):
@@ -76,7 +94,9 @@ class GatherNode(SourcedNode["Batch"]):
     _RUNTIME: ClassVar[dict[str, Any]] = {
         "_segment": None,
         "_rows": None,
+        "_made": None,
         "_buffers": None,
+        "_n_at_once": 1,
         "_after": None,
         "_is_locked": None,
     }
@@ -133,6 +153,8 @@ class GatherNode(SourcedNode["Batch"]):
         self._is_locked: bool | None = None
         self._segment: ResidentSegment | None = None
         self._rows: DrawnRows | None = None
+        self._made: deque[_MadeBatch] | None = None
+        self._n_at_once = 1
         self._drawn = 0
         self._n_cut = 0
         self._after: Cursor | None = None
@@ -144,6 +166,7 @@ class GatherNode(SourcedNode["Batch"]):
 
     def _start(self, cursor: Cursor) -> None:
         self._segment = self._rows = None
+        self._made = None
         self._after = cursor
         super()._start(cursor)
 
@@ -151,21 +174,22 @@ class GatherNode(SourcedNode["Batch"]):
         return self._after or super()._cursor_after(item)
 
     def _make(self) -> Batch:
-        batch, samples, pool_pass = self._gathered()
+        ahead = self._made = self._made or self._gathered()
+        made = ahead.popleft()
+        self._after = made.after
         if not self.batch_transforms:
-            return batch
+            return made.batch
         cursor = self.cursor
         where = TransformPlace(self.planner.plan.seed, cursor.epoch, cursor.position)
         try:
-            return self._transforms.apply(batch, where, samples)
+            return self._transforms.apply(made.batch, where, made.samples)
         except BaseException:
             # Leases and floor end with the error, not with whoever keeps it.
-            pool_pass.close()
+            made.pool_pass.close()
             raise
 
-    def _gathered(self) -> tuple[Batch, np.ndarray, PoolPass]:
-        """The next batch as it was stored, the sample of each row, and who leases the chunks."""
-        plan = self.planner.plan
+    def _gathered(self) -> deque[_MadeBatch]:
+        """The next batches as they were stored; of small ones several that end in one segment."""
         memory: BatchMemory | None = None
         drawn: list[np.ndarray] = []
         filled = 0
@@ -181,28 +205,36 @@ class GatherNode(SourcedNode["Batch"]):
             if memory is None:
                 memory = self._batch_memory()
             segment = resident.segment
-            cut = segment.cuts[self._n_cut] if self._n_cut < len(segment.cuts) else None
-            stop = cut.stop if cut else len(segment.draws)
+            cuts = segment.cuts[self._n_cut : self._n_cut + self._n_at_once]
+            stop = cuts[-1].stop if cuts else len(segment.draws)
             self._copy(resident, rows, slice(self._drawn, stop), memory.arrays, filled)
             drawn.append(segment.draws[self._drawn : stop, 0])
             if resident.fetched.pool_pass.closed:
                 # Another thread closed the pass, and the slots may have been used again meanwhile.
                 msg = "the chunks of a batch were given back while it was made: reset the node"
                 raise ClosedError(msg)
+            ends = [(filled + cut.stop - self._drawn, cut.position) for cut in cuts]
             filled += stop - self._drawn
             self._drawn = stop
-            if cut:
-                self._n_cut += 1
-                self._after = Cursor(segment.cursor.epoch, cut.position, segment.cursor.lanes)
+            self._n_cut += len(cuts)
             if stop == len(segment.draws):
                 self._segment = self._rows = None
                 resident.release()
-            if cut:
+            if cuts:
                 break
-        if filled > plan.batch_size:
-            msg = f"a batch of {filled} draws was cut, but batch_size is {plan.batch_size}"
-            raise PlanError(msg)
-        return memory.batch(filled), np.concatenate(drawn), resident.fetched.pool_pass
+        samples = drawn[0] if len(drawn) == 1 else np.concatenate(drawn)
+        made: deque[_MadeBatch] = deque()
+        start = 0
+        for end, position in ends:
+            if end - start > self.planner.plan.batch_size:
+                batch_size = self.planner.plan.batch_size
+                msg = f"a batch of {end - start} draws was cut, but batch_size is {batch_size}"
+                raise PlanError(msg)
+            after = Cursor(segment.cursor.epoch, position, segment.cursor.lanes)
+            batch, anchors = memory.batch(start, end), samples[start:end]
+            made.append(_MadeBatch(batch, after, anchors, resident.fetched.pool_pass))
+            start = end
+        return made
 
     def _shapes(self, n_draws: int) -> dict[str, tuple[tuple[int, ...], np.dtype]]:
         shapes: dict[str, tuple[tuple[int, ...], np.dtype]] = {
@@ -221,15 +253,18 @@ class GatherNode(SourcedNode["Batch"]):
         return sum(math.prod(shape) * dtype.itemsize for shape, dtype in self._shapes(1).values())
 
     def _batch_memory(self) -> BatchMemory:
-        shapes = self._shapes(self.planner.plan.batch_size)
         if self._is_locked is None:
             # Asked for at the first batch: before, nothing of the accelerator is started.
             self._is_locked = self.pin_memory and torch.accelerator.is_available()
+        batch_size = self.planner.plan.batch_size
         if self._is_locked:
-            return page_locked(shapes)
+            return page_locked(self._shapes(batch_size))
         buffers = self._buffers
         if buffers is None:
-            buffers = self._buffers = BatchBuffers(shapes)
+            n_at_once = _BYTES_AT_ONCE // max(1, batch_size * self.draw_bytes)
+            self._n_at_once = max(1, min(n_at_once, _MOST_AT_ONCE))
+            buffers = BatchBuffers(self._shapes(batch_size * self._n_at_once))
+            self._buffers = buffers
         return BatchMemory(buffers.take())
 
     def _copy(
@@ -257,4 +292,5 @@ class GatherNode(SourcedNode["Batch"]):
     def _stop(self) -> None:
         # The leases of the segment end with the pass.
         self._segment = self._rows = None
+        self._made = None
         self._buffers = None

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import logging
 import os
-import threading
 import weakref
-from collections import deque
 from typing import Any, TypeVar
 
 from torchdata.nodes import BaseNode
 
 from torchdata_insitu.errors import ClosedError, StateError
-from torchdata_insitu.nodes.collection import is_exiting, when_collected
-from torchdata_insitu.nodes.verbs import NodeWithVerbs, interrupt, nodes_of_ours
+from torchdata_insitu.nodes.collection import when_collected
+from torchdata_insitu.nodes.prefetch_channel import PrefetchChannel
+from torchdata_insitu.nodes.verbs import NodeWithVerbs
 from torchdata_insitu.planning.cursor import Cursor
 from torchdata_insitu.planning.whole_number import whole_number
 from torchdata_insitu.process_check import check_process
@@ -21,10 +19,8 @@ from torchdata_insitu.process_check import check_process
 __all__ = ["Prefetcher"]
 
 T = TypeVar("T")
-_logger = logging.getLogger(__name__)
 
 SOURCE_KEY = "source"
-_STUCK_S = 10.0
 
 
 def source_state(state: Any, node: object) -> dict[str, Any] | None:
@@ -56,93 +52,6 @@ def check_source_state(state: dict[str, Any], node: BaseNode[Any]) -> None:
     check = getattr(node.source, "check_state", None)
     if below is not None and check is not None:
         check(below)
-
-
-class _Channel:
-    """What the thread and its consumer share; the thread knows nothing else of the node."""
-
-    def __init__(self, source: BaseNode[Any], n_ahead: int) -> None:
-        self.source = source
-        self.n_ahead = n_ahead
-        self.items: deque[tuple[Any, dict[str, Any]]] = deque()
-        self.lock = threading.Lock()
-        # The lock itself is what is held: an interrupt inside the methods of a `Condition`, which
-        # are plain Python, could leave it locked for ever.
-        self.changed = threading.Condition(self.lock)
-        self.is_stopping = False
-        self.is_inside = False
-        self.end: BaseException | None = None
-        self.thread: threading.Thread | None = None
-        self._pid = os.getpid()
-
-    def run(self) -> None:
-        """Fill the queue until it is told to stop, the source ends, or fails."""
-        try:
-            # An interrupt of the consumer inside its wait can let go of the lock in its place, and
-            # this thread then fails wherever it is: it says that it has left in any case.
-            with self.lock:
-                if self.is_stopping:
-                    return
-                self.is_inside = True
-            while True:
-                with self.lock:
-                    while len(self.items) >= self.n_ahead and not self.is_stopping:
-                        self.changed.wait()
-                    if self.is_stopping:
-                        return
-                item = next(self.source)
-                state = self.source.state_dict()
-                with self.lock:
-                    self.items.append((item, state))
-                    self.changed.notify_all()
-                # The queue's reference is the only one, so that batch memory is recycled as soon
-                # as the consumer drops it.
-                del item
-        except BaseException as error:  # noqa: BLE001 - handed to the consumer as it is
-            with self.lock:
-                # A traceback holds this frame, and with it every node. An end needs none.
-                self.end = StopIteration() if isinstance(error, StopIteration) else error
-                self.changed.notify_all()
-        finally:
-            with self.lock:
-                self.is_inside = False
-                self.changed.notify_all()
-
-    def leave(self) -> bool:
-        """Wake the thread and the consumer for good; False in a forked child, which has neither."""
-        if os.getpid() != self._pid:
-            return False
-        with self.lock:
-            self.is_stopping = True
-            self.changed.notify_all()
-        return True
-
-    def stop(self) -> None:
-        """Let the thread leave the source, and wait until it has.
-
-        The consumer's thread C and the prefetching thread P: C sets `is_stopping` and interrupts
-        the nodes below. P is either waiting for room (woken here), inside `next` of a node of
-        ours (ends with ClosedError), or inside a node of somebody else, which C waits for:
-        resetting a source that P is still inside would let P swallow an item of the new pass.
-        """
-        thread = self.thread
-        if not self.leave() or thread is None or thread.ident == threading.get_ident():
-            return
-        # Not `join`: one that is interrupted takes the thread for ended ever after. And a thread
-        # whose start was interrupted leaves before it looks at the source.
-        with self.lock:
-            is_inside = self.is_inside
-        if is_inside:
-            interrupt(nodes_of_ours(self.source))
-        with self.lock:
-            while self.is_inside and not is_exiting():
-                if not self.changed.wait(_STUCK_S):
-                    _logger.warning(
-                        "waiting for %s to leave a node that cannot be interrupted", thread.name
-                    )
-        if thread.ident is not None:
-            thread.join(_STUCK_S)
-        self.items.clear()
 
 
 class Prefetcher(NodeWithVerbs[T]):
@@ -179,7 +88,7 @@ class Prefetcher(NodeWithVerbs[T]):
         self.source = source
         self.prefetch_factor = whole_number("prefetch_factor", prefetch_factor, least=1)
         self._pid = os.getpid()
-        self._channel: _Channel | None = None
+        self._channel: PrefetchChannel | None = None
         self._finalizer: weakref.finalize[Any, Any] | None = None
         self._state: dict[str, Any] | None = None
         self._handed_out = False
@@ -236,15 +145,12 @@ class Prefetcher(NodeWithVerbs[T]):
         if self._is_over:
             raise StopIteration
         channel = self._channel or self._start_thread()
-        with channel.lock:
-            while not channel.items and channel.end is None and not channel.is_stopping:
-                channel.changed.wait()
-            if channel.items:
-                item, self._state = channel.items.popleft()
-                channel.changed.notify_all()
-                self._handed_out = True
-                return item  # type: ignore[no-any-return]
-            end = channel.end
+        taken = channel.take()
+        if taken is not None:
+            item, self._state = taken
+            self._handed_out = True
+            return item  # type: ignore[no-any-return]
+        end = channel.end
         if end is None:
             self._error = ClosedError("the wait for a batch was interrupted: reset the node")
             raise self._error
@@ -271,13 +177,11 @@ class Prefetcher(NodeWithVerbs[T]):
         self._end_thread()
         self._is_sought = True
 
-    def _start_thread(self) -> _Channel:
-        channel = _Channel(self.source, self.prefetch_factor)
-        channel.thread = threading.Thread(target=channel.run, name="insitu-prefetch", daemon=True)
-        self._channel = channel
+    def _start_thread(self) -> PrefetchChannel:
+        channel = self._channel = PrefetchChannel(self.source, self.prefetch_factor)
         # The thread must not keep this node alive, for its collection is what stops the thread.
         self._finalizer = when_collected(self, channel.stop)
-        channel.thread.start()
+        channel.start()
         return channel
 
     def _end_thread(self) -> None:

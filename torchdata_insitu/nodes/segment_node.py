@@ -70,7 +70,7 @@ class ResidentSegment(_OfSegment):
             fetched.pool_pass.close()
         else:
             fetched.pool_pass.release(
-                key._replace(source=fetched.sources[key.source])  # type: ignore[call-overload]
+                key.of(fetched.sources[key.source])  # type: ignore[call-overload]
                 for key in self.segment.release
             )
 
@@ -134,7 +134,7 @@ def row_lookups(
         pool_pass: who leases them.
         sources: the chunk source of each array.
     """
-    rows = pool_pass.first_rows([key._replace(source=sources[key.source]) for key in keys])
+    rows = pool_pass.first_rows([key.of(sources[key.source]) for key in keys])
     table = np.array(
         [(key.source, key.sample_run, row) for key, row in zip(keys, rows, strict=True)], np.int64
     ).reshape(-1, 3)

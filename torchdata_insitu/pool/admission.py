@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
-import threading
-
 from torchdata_insitu.errors import ClosedError
+from torchdata_insitu.gate import Gate
 from torchdata_insitu.geometry.chunk_key import ChunkKey
 from torchdata_insitu.pool.debug_mode import check_may_wait, is_debugging
 
@@ -38,10 +36,7 @@ class Admission:
         self.leased: list[ChunkKey] = []
         self.is_claimed = False
         self._interrupted = False
-        # A lock that is free once there is something to look at. Unlike an `Event`, which is plain
-        # Python, it cannot be left in a bad state by an interrupt.
-        self._gate = threading.Lock()
-        self._gate.acquire()
+        self._gate = Gate()
 
     def count_down(self) -> bool:
         """One more chunk is readable; called under the pool's lock.
@@ -59,8 +54,7 @@ class Admission:
 
     def wake(self) -> None:
         """Let the waiter look again."""
-        with contextlib.suppress(RuntimeError):
-            self._gate.release()
+        self._gate.open()
 
     def interrupt(self) -> None:
         """End the wait with `ClosedError`."""
@@ -77,7 +71,7 @@ class Admission:
         if is_debugging():
             check_may_wait()
         while self.n_left and self.error is None and not self._interrupted:
-            self._gate.acquire()
+            self._gate.wait()
         if self.error is not None:
             raise self.error
         if self._interrupted:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import math
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 __all__ = ["ChunkSource", "SlotShape"]
@@ -43,6 +44,8 @@ class SlotShape:
         item_bytes: bytes of one value.
         n_chunks: chunks the source has; no arena needs more slots.
         n_stored: stored chunks that make up one chunk.
+        row_bytes: bytes of one row, at least one so that empty fields do not divide by zero.
+        slot_bytes: bytes of one slot.
     """
 
     name: str
@@ -52,16 +55,11 @@ class SlotShape:
     item_bytes: int
     n_chunks: int
     n_stored: int = 1
+    row_bytes: int = field(init=False)
+    slot_bytes: int = field(init=False)
 
-    @property
-    def row_bytes(self) -> int:
-        """Bytes of one row, at least one so that empty fields do not divide by zero."""
-        size = self.item_bytes
-        for extent in self.field_shape:
-            size *= extent
-        return max(size, 1)
-
-    @property
-    def slot_bytes(self) -> int:
-        """Bytes of one slot."""
-        return self.rows * self.row_bytes
+    def __post_init__(self) -> None:
+        """Work the sizes out once: they are asked for with every chunk."""
+        row_bytes = max(self.item_bytes * math.prod(self.field_shape), 1)
+        object.__setattr__(self, "row_bytes", row_bytes)
+        object.__setattr__(self, "slot_bytes", self.rows * row_bytes)

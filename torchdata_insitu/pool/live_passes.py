@@ -126,6 +126,9 @@ class LivePasses:
             waiters, resident.waiters = resident.waiters, []
             work.woken += [admission for _, admission in waiters if admission.count_down()]
             residency.landed(resident)
+            if resident.leases:
+                # It has its slot as before: there is no more room for others.
+                return
         else:
             work.woken += resident.fail(error)
             residency.drop(resident)
@@ -178,22 +181,28 @@ class LivePasses:
         """Admit what there is room for, of each pass in draw order."""
         for pool_pass in self.passes:
             queue = pool_pass.queue
+            if not queue:
+                continue
+            others = sum(p.reserved_bytes for p in self.passes if p is not pool_pass)
+            left = self._budget.n_bytes - others
+            # What others have read ahead into the floor of this pass is for them to give back.
+            most = left if left >= pool_pass.floor_bytes else 0
             while queue:
                 key, admission = queue[0]
-                if not self._admit(pool_pass, key, admission, work):
+                if not self._admit(pool_pass, key, admission, most, work):
                     break
                 queue.popleft()
 
     def _admit(
-        self, pool_pass: PoolPass, key: ChunkKey, admission: Admission, work: PoolWork
+        self, pool_pass: PoolPass, key: ChunkKey, admission: Admission, most: int, work: PoolWork
     ) -> bool:
+        """Lease a chunk for a pass that may hold `most` bytes; False where there is no room."""
         residency = self._residency
+        leases = pool_pass.leases
+        n_leases = leases.get(key, 0)
         size = residency.arena(key.source).shape.slot_bytes  # type: ignore[arg-type]
-        if key not in pool_pass.leases:
-            others = sum(p.reserved_bytes for p in self.passes if p is not pool_pass)
-            mine = max(pool_pass.held_bytes + size, pool_pass.floor_bytes)
-            if mine + others > self._budget.n_bytes:
-                return False
+        if not n_leases and pool_pass.held_bytes + size > most:
+            return False
         resident = residency.find(key)
         if resident is None:
             resident = residency.place(key, self._budget.n_bytes, pool_pass)
@@ -202,9 +211,9 @@ class LivePasses:
             work.fills.setdefault(pool_pass, []).append(resident)
         else:
             self.n_hits += 1
-        if key not in pool_pass.leases:
+        if not n_leases:
             pool_pass.held_bytes += size
-        pool_pass.leases[key] = pool_pass.leases.get(key, 0) + 1
+        leases[key] = n_leases + 1
         admission.leased.append(key)
         residency.lease(resident)
         if not resident.is_ready:

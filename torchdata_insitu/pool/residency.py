@@ -128,13 +128,14 @@ class Residency:
             None if no slot can be had; then nothing was evicted for it either.
         """
         source: ChunkSource = key.source  # type: ignore[assignment]
-        self._recover_dead()
+        if self._lost:
+            self._recover_dead()
         arena = self._slots[source]
         slots = self._slots
         slot = slots.take(arena, budget_bytes)
-        needed = slots.charged_bytes + arena.shape.slot_bytes - budget_bytes
-        can_grow = arena.has_untouched and needed <= self._kept_bytes + slots.idle_bytes
         while slot is None:
+            needed = slots.charged_bytes + arena.shape.slot_bytes - budget_bytes
+            can_grow = arena.has_untouched and needed <= self._kept_bytes + slots.idle_bytes
             victim = self._victim(source, of_all=can_grow)
             if victim is None:
                 return None
@@ -145,16 +146,16 @@ class Residency:
         return resident
 
     def _victim(self, source: ChunkSource, *, of_all: bool) -> Resident | None:
-        heads = {
-            other: next(iter(kept.values()))
-            for other, kept in self._kept.items()
-            if kept and (of_all or other == source)
-        }
-        if not heads:
-            return None
-        oldest = min(heads.values(), key=lambda resident: resident.released_at)
-        own = heads.get(source)
-        if own is not None and own.released_at - oldest.released_at <= _NEARLY_AS_OLD:
+        kept = self._kept.get(source)
+        own = next(iter(kept.values())) if kept else None
+        if not of_all:
+            return own
+        oldest = own
+        for others in self._kept.values():
+            head = next(iter(others.values())) if others else None
+            if head and (oldest is None or head.released_at < oldest.released_at):
+                oldest = head
+        if own and oldest and own.released_at - oldest.released_at <= _NEARLY_AS_OLD:
             return own
         return oldest
 
