@@ -62,6 +62,14 @@ def no_leaked_descriptors(no_leaked_threads):
         pytest.fail(f"descriptors left open: {left}")
 
 
+@pytest.fixture
+def batches_one_by_one(monkeypatch):
+    """Small batches are not gathered several at a time, so that passes end with their last one."""
+    from torchdata_insitu.nodes import gather_node
+
+    monkeypatch.setattr(gather_node, "_BYTES_AT_ONCE", 0)
+
+
 @pytest.fixture(scope="session")
 def s3_server():
     """An S3 service on this machine, for as long as the tests run."""

@@ -54,6 +54,7 @@ def test_a_copy_of_a_used_loader_goes_on_where_it_stands(copied, prefetch_factor
         assert [ids(batch) for batch in items] == epochs[1][2:]
 
 
+@pytest.mark.usefixtures("batches_one_by_one")
 @each_copy
 def test_a_copy_of_a_running_loader_ends_what_it_started_itself(copied):
     before = set(threading.enumerate())
@@ -84,6 +85,7 @@ def test_a_copy_keeps_what_was_loaded_and_what_was_set(copied, epochs):
         assert all_ids(other) == epochs[2]
 
 
+@pytest.mark.usefixtures("batches_one_by_one")
 @each_copy
 def test_a_copy_has_a_pool_of_its_own_with_the_same_budget(copied):
     pool = tdi.ChunkPool(10**5)

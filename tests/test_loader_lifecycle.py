@@ -80,6 +80,7 @@ def test_close_ends_iterators_threads_and_leases_and_the_next_iteration_works(
     loader.close()
 
 
+@pytest.mark.usefixtures("batches_one_by_one")
 def test_close_leaves_the_pool_to_others(epochs):
     store = small_store()
     pool = tdi.ChunkPool(10**6)
@@ -158,6 +159,7 @@ def test_an_iterator_keeps_its_loader(root, epochs):
     assert [ids(batch) for batch in items] == epochs[0]
 
 
+@pytest.mark.usefixtures("batches_one_by_one")
 @pytest.mark.parametrize("prefetch_factor", [0, 2])
 def test_fifty_breaks_leave_nothing(prefetch_factor, tmp_path):
     store = tdi.open_store(small_store(path=tmp_path).root)

@@ -575,6 +575,7 @@ def test_close_ends_iterators_leases_and_threads_and_later_iterations_work(loade
     assert all_seen(loader) == expected_epoch(stop_of(loader), 1)
 
 
+@pytest.mark.usefixtures("batches_one_by_one")
 def test_a_loader_that_is_collected_leaves_nothing():
     pool = tdi.ChunkPool(PLENTY)
     loader = tdi.InSituLoader(tdi.Prefetcher(make_mix("cycle", pool=pool)))

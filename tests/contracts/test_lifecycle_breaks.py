@@ -32,6 +32,8 @@ N_CHUNKS = N_SAMPLES // CHUNK
 # Reads of chunks that are stalled from this one on: none.
 NONE_STALLED = N_CHUNKS
 prefetch = pytest.mark.parametrize("prefetch_factor", [0, 2])
+# A pass of so few samples would end before its batches are looked at.
+pytestmark = pytest.mark.usefixtures("batches_one_by_one")
 
 
 def resident_bytes():

@@ -21,7 +21,6 @@ from tests.small_loaders import (
     values,
 )
 from torchdata_insitu.errors import PlanError
-from torchdata_insitu.nodes import gather_node
 from torchdata_insitu.nodes.batch_memory import page_locked
 
 
@@ -121,8 +120,8 @@ def test_a_tensor_that_autograd_needs_keeps_its_memory():
     assert weight.grad.item() == np.arange(6 * N).sum()
 
 
+@pytest.mark.usefixtures("batches_one_by_one")
 def test_memory_is_never_used_again_where_that_is_turned_off(monkeypatch):
-    monkeypatch.setattr(gather_node, "_BYTES_AT_ONCE", 0)
     monkeypatch.setenv("TORCHDATA_INSITU_BUFFER_REUSE", "0")
     with make_loader(prefetch_factor=0) as loader:
         n_batches = sum(1 for _ in loader)

@@ -33,7 +33,6 @@ from tests.small_mixes import (
     seen,
 )
 from torchdata_insitu.errors import BudgetError, ClosedError, PlanError, StateError
-from torchdata_insitu.nodes import gather_node
 from torchdata_insitu.nodes.branch import Branch
 from torchdata_insitu.nodes.graph import walk
 from torchdata_insitu.planning.mix_cursor import PASS_EPOCHS
@@ -187,9 +186,9 @@ def test_a_pool_of_the_sum_of_floors_is_enough(stop):
             mix.reset(None)
 
 
-def test_a_pool_too_small_for_all_sources_says_so_when_the_one_too_many_is_chosen(monkeypatch):
+@pytest.mark.usefixtures("batches_one_by_one")
+def test_a_pool_too_small_for_all_sources_says_so_when_the_one_too_many_is_chosen():
     """A source holds its floor from its first batch of an epoch to its last."""
-    monkeypatch.setattr(gather_node, "_BYTES_AT_ONCE", 0)
     n_bytes = 6 * 4
     pool = tdi.ChunkPool(2 * 4 * n_bytes * 2)
     with shut_down(make_mix("all", pool=pool)) as mix:
