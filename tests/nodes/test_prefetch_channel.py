@@ -6,12 +6,16 @@ import sys
 import threading
 
 import pytest
-from torchdata.nodes import BaseNode
+from torchdata.nodes import BaseNode, IterableWrapper
 
+import torchdata_insitu as tdi
 from tests.contracts.watchdog import promptly
 from tests.each_case import each_case
+from tests.small_loaders import make_gather, shut_down
+from torchdata_insitu.errors import ClosedError
 from torchdata_insitu.gate import Gate
 from torchdata_insitu.nodes import prefetch_channel
+from torchdata_insitu.nodes.ordered_node import OrderedNode
 from torchdata_insitu.nodes.prefetch_channel import PrefetchChannel
 
 JOIN_S = 20
@@ -290,6 +294,49 @@ def test_an_interrupt_at_any_line_of_a_take_leaves_the_rest_to_be_taken(n_ahead)
             taken += rest(channel)
             # The item that was on its way may be gone, but none further.
             assert taken in (list(range(8)), [0, *range(2, 8)])
+
+
+@pytest.mark.parametrize("n_before", [0, 2])
+def test_an_interrupt_at_any_line_of_next_loses_nothing_in_silence(n_before):
+    """Where an item was on its way, the node says so, and its state is the place of that item."""
+    for interrupt in interrupted_at_each_line(
+        tdi.Prefetcher.next,
+        tdi.Prefetcher._start_thread,
+        PrefetchChannel.start,
+        PrefetchChannel.take,
+        PrefetchChannel._pop,
+        Gate.open,
+        Gate.wait,
+    ):
+        node = tdi.Prefetcher(IterableWrapper(range(8)), 2)
+        with promptly(5.0), shut_down(node):
+            items = [next(node) for _ in range(n_before)]
+            with interrupt, contextlib.suppress(KeyboardInterrupt):
+                items.append(next(node))
+            try:
+                items.append(next(node))
+            except ClosedError:
+                node.reset(node.state_dict())
+            assert items + list(node) == list(range(8))
+
+
+@pytest.mark.parametrize("n_before", [0, 2])
+def test_an_interrupt_at_any_line_of_a_node_loses_nothing_in_silence(n_before):
+    expected = [batch["sample_index"].tolist() for batch in make_gather()]
+    for interrupt in interrupted_at_each_line(
+        OrderedNode.next, tdi.GatherNode._make, tdi.GatherNode._cursor_after
+    ):
+        node = make_gather()
+        with shut_down(node), promptly(5.0):
+            batches = [next(node) for _ in range(n_before)]
+            with interrupt, contextlib.suppress(KeyboardInterrupt):
+                batches.append(next(node))
+            try:
+                batches.append(next(node))
+            except ClosedError:
+                node.reset(node.state_dict())
+            batches += list(node)
+            assert [batch["sample_index"].tolist() for batch in batches] == expected
 
 
 def test_an_interrupt_at_any_line_of_a_stop_leaves_it_to_be_stopped():

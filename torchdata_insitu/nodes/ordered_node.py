@@ -116,8 +116,12 @@ class OrderedNode[T, C: AnyCursor](NodeWithVerbs[T]):
         check_process(self, self._pid)
         if self._error is not None:
             raise self._error
+        before = self._upcoming, self._handed_out
         try:
             item = self._make()
+            self._upcoming = self._cursor_after(item)
+            self._handed_out = True
+            return item  # noqa: TRY300 - an interrupt may come until it is handed out
         except StopIteration:
             self._at_end = True
             raise
@@ -125,11 +129,9 @@ class OrderedNode[T, C: AnyCursor](NodeWithVerbs[T]):
             self._error = error
             raise
         except BaseException as error:
+            self._upcoming, self._handed_out = before
             self._error = ClosedError(f"next() was left by {type(error).__name__}: reset the node")
             raise
-        self._handed_out = True
-        self._upcoming = self._cursor_after(item)
-        return item
 
     @property
     def cursor(self) -> C:

@@ -137,19 +137,29 @@ class Prefetcher(NodeWithVerbs[T]):
 
         Raises:
             StopIteration: the source ended.
-            ClosedError: in a forked child, after `shutdown`, or interrupted meanwhile.
+            ClosedError: in a forked child, after `shutdown`, interrupted meanwhile, or left by an
+                interrupt before: which item that had, nobody knows.
         """
         check_process(self, self._pid)
         if self._error is not None:
             raise self._error
         if self._is_over:
             raise StopIteration
-        channel = self._channel or self._start_thread()
-        taken = channel.take()
-        if taken is not None:
-            item, self._state = taken
-            self._handed_out = True
-            return item  # type: ignore[no-any-return]
+        before = self._state, self._handed_out
+        try:
+            channel = self._channel or self._start_thread()
+            taken = channel.take()
+            if taken is not None:
+                item, self._state = taken
+                self._handed_out = True
+                return item  # type: ignore[no-any-return]
+        except BaseException as error:
+            if not isinstance(error, Exception):
+                # An interrupt: the item that was on its way is not handed out.
+                self._state, self._handed_out = before
+                what = f"next() was left by {type(error).__name__}: reset the node"
+                self._error = ClosedError(what)
+            raise
         end = channel.end
         if end is None:
             self._error = ClosedError("the wait for a batch was interrupted: reset the node")
