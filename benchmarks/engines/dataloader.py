@@ -9,7 +9,7 @@ import torch
 import zarr
 from torch.utils.data import DataLoader, Dataset
 
-from benchmarks.engines.engine import Engine, See, Task, see_batch
+from benchmarks.engines.engine import Engine, See, Task, see_tensors
 
 
 class Samples(Dataset[dict[str, Any]]):
@@ -61,9 +61,7 @@ class _DataLoader(Engine):
         """See `Engine.epoch`."""
         for batch in self._loader:
             if see is not None:
-                values = {name: tensor.numpy() for name, tensor in batch.items()}
-                anchors = values.pop("sample_index")
-                see_batch(see, values, anchors, self.task.offsets)
+                see_tensors(see, batch, self.task.offsets)
             yield len(batch["sample_index"])
 
     def close(self) -> None:

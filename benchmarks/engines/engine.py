@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 import numpy as np
 import zarr
 from numpy.typing import NDArray
+from torch import Tensor
 
 from benchmarks.oracle import Piece
 
@@ -121,3 +122,10 @@ def see_batch(
             rows = values if len(offsets) == 1 else values[:, position]
             field = tuple(slice(0, length) for length in rows.shape[1:])
             see(Piece(name, anchors, offset, field, rows))
+
+
+def see_tensors(see: See, batch: Mapping[str, Tensor], offsets: Sequence[int]) -> None:
+    """Show a batch of tensors, whose anchors are its `sample_index`, to the oracle."""
+    values = {name: tensor.numpy() for name, tensor in batch.items()}
+    anchors = values.pop("sample_index")
+    see_batch(see, values, anchors, offsets)

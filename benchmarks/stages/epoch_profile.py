@@ -4,12 +4,12 @@ import argparse
 import contextlib
 from pathlib import Path
 
-from layouts import LAYOUTS, make_layout
-from stages.epochs import STORES, Case, Epochs
-from stages.fresh_arrays import FreshArrays
-from stages.hand_over_clock import HandOverClock
-from stages.stage_clock import StageClock
-from stages.tables import (
+from benchmarks.layouts import LAYOUTS, make_layout
+from benchmarks.stages.epochs import STORES, Case, Epochs
+from benchmarks.stages.fresh_arrays import FreshArrays
+from benchmarks.stages.hand_over_clock import HandOverClock
+from benchmarks.stages.stage_clock import StageClock
+from benchmarks.stages.tables import (
     fresh_table,
     hand_over_table,
     heading,
@@ -17,8 +17,8 @@ from stages.tables import (
     stage_table,
     usage_table,
 )
-from stages.thread_samples import ThreadSamples
-from stages.thread_usage import ThreadUsage
+from benchmarks.stages.thread_samples import ThreadSamples
+from benchmarks.stages.thread_usage import ThreadUsage
 
 
 def main() -> None:

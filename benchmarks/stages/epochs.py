@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import Self
 
 import obstore.store
-from layouts import LAYOUTS
-from stages.patches import Patches
 from zarr.abc.store import Store
 from zarr.storage import ObjectStore
 
 import torchdata_insitu as tdi
+from benchmarks.layouts import LAYOUTS
+from benchmarks.stages.patches import Patches
 from torchdata_insitu.testing import CountingStore
 
 BATCH_SIZE = 32

@@ -10,7 +10,8 @@ from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
-from stages.patches import LIBRARY, Patches
+
+from benchmarks.stages.patches import LIBRARY, Patches
 
 LARGE_BYTES = 64_000
 # The functions of NumPy that make an array and are called by name. What expressions, methods and

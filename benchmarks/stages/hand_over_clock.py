@@ -11,7 +11,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-from stages.patches import Patches, kind_of_thread
+
+from benchmarks.stages.patches import Patches, kind_of_thread
 
 _QUEUES = {
     "queued for decode threads": "fetch.decode_threads:DecodeThreads.put",

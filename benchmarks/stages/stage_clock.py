@@ -10,7 +10,7 @@ from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from stages.patches import Patches, kind_of_thread
+from benchmarks.stages.patches import Patches, kind_of_thread
 
 STAGES = {
     "open + read": (

@@ -3,12 +3,12 @@
 import os
 import statistics
 
-from stages.epochs import Epochs
-from stages.fresh_arrays import LARGE_BYTES, FreshArrays
-from stages.hand_over_clock import HandOverClock
-from stages.stage_clock import StageClock
-from stages.thread_samples import ThreadSamples
-from stages.thread_usage import ThreadUsage
+from benchmarks.stages.epochs import Epochs
+from benchmarks.stages.fresh_arrays import LARGE_BYTES, FreshArrays
+from benchmarks.stages.hand_over_clock import HandOverClock
+from benchmarks.stages.stage_clock import StageClock
+from benchmarks.stages.thread_samples import ThreadSamples
+from benchmarks.stages.thread_usage import ThreadUsage
 
 _MOST_LINES = 12
 

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
 
-from stages.patches import LIBRARY, kind_of
+from benchmarks.stages.patches import LIBRARY, kind_of
 
 _PERIOD_S = 0.001
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from stages.patches import Patches, kind_of, kind_of_thread
+from benchmarks.stages.patches import Patches, kind_of, kind_of_thread
 
 _TASKS = Path("/proc/self/task")
 _MINOR_FAULTS = 7  # after the name in brackets, of the fields of `/proc/.../stat`

@@ -27,6 +27,7 @@ from tests.contracts.case_stores import (
     write,
 )
 from tests.contracts.chains import counted
+from tests.contracts.packed_stores import packed_store
 from tests.contracts.refusals import refused
 from torchdata_insitu.errors import DecodeError, GeometryError
 from torchdata_insitu.testing import make_store
@@ -205,22 +206,7 @@ PACKINGS = {
 @BOTH_FORMATS
 def test_t21_packed_numbers_are_those_of_xarray(zarr_format, packing):
     dtype, attributes = PACKINGS[packing]
-    attributes = dict(attributes)
-    options = {}
-    if zarr_format == 2 and "_FillValue" in attributes:
-        # xarray takes the fill value of the array for the attribute, and writes it there.
-        options["fill_value"] = attributes.pop("_FillValue")
-    elif dtype == "f4":
-        attributes["_FillValue"] = xarray.backends.zarr.FillValueCoder.encode(5.0, np.dtype("f4"))
-    store = make_store(
-        {"t": (11, 4)},
-        dtype=dtype,
-        chunks=(3, 3),
-        dims=("time", "x"),
-        zarr_format=zarr_format,
-        attributes={"t": attributes},
-        **options,
-    )
+    store = packed_store(dtype, attributes, zarr_format)
     with xarray.open_zarr(
         store, consolidated=False, zarr_format=zarr_format, chunks=None
     ) as opened:

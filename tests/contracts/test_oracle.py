@@ -9,11 +9,11 @@ import xarray
 import zarr
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from xarray.backends.zarr import FillValueCoder
 from zarr.core.sync import sync
 
 import torchdata_insitu as tdi
 from tests.contracts.chains import PLENTY, counted
+from tests.contracts.packed_stores import packed_store
 from tests.contracts.zarr_oracle import ZarrOracle, check_batches, check_tensor
 from torchdata_insitu.testing import make_store
 
@@ -196,23 +196,7 @@ PACKINGS = {
 @pytest.mark.parametrize("dtype", ["i2", "u1", "f4"])
 @pytest.mark.parametrize("zarr_format", [2, 3])
 def test_packed_arrays_as_xarray_decodes_them(packing, dtype, zarr_format):
-    attributes = dict(PACKINGS[packing])
-    options = {}
-    if zarr_format == 2 and "_FillValue" in attributes:
-        options["fill_value"] = attributes.pop("_FillValue")
-    elif dtype == "f4" and "_FillValue" in attributes:
-        # xarray writes floats of format 3 as the bytes of a double.
-        fill_value = FillValueCoder.encode(attributes["_FillValue"], np.dtype(dtype))
-        attributes["_FillValue"] = fill_value
-    store = make_store(
-        {"t": (11, 4)},
-        dtype=dtype,
-        chunks=(3, 3),
-        dims=("time", "x"),
-        zarr_format=zarr_format,
-        attributes={"t": attributes},
-        **options,
-    )
+    store = packed_store(dtype, PACKINGS[packing], zarr_format)
     dataset = xarray.open_zarr(store, consolidated=False, zarr_format=zarr_format, chunks=None)
     expected = dataset["t"].values
     t = tdi.open_arrays(store)["t"]

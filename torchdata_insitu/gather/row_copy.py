@@ -36,7 +36,7 @@ class RowCopy:
         """
         field = out.shape[3:]
         first = regions[0]
-        if len(regions) == 1 or all(region is first for region in regions):
+        if all(region is first for region in regions):
             # "clip" only spares NumPy a buffered copy of `out`: every row was looked up.
             np.take(first, rows.reshape(-1), axis=0, out=out.reshape(-1, *field), mode="clip")
             return

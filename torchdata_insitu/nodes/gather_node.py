@@ -93,7 +93,6 @@ class GatherNode(SourcedNode["Batch"]):
 
     _RUNTIME: ClassVar[dict[str, Any]] = {
         "_segment": None,
-        "_rows": None,
         "_made": None,
         "_buffers": None,
         "_n_at_once": 1,
@@ -151,8 +150,7 @@ class GatherNode(SourcedNode["Batch"]):
         self._buffers: BatchBuffers | None = None
         # Whether memory is page-locked, known from the first batch on.
         self._is_locked: bool | None = None
-        self._segment: ResidentSegment | None = None
-        self._rows: DrawnRows | None = None
+        self._segment: tuple[ResidentSegment, DrawnRows] | None = None
         self._made: deque[_MadeBatch] | None = None
         self._n_at_once = 1
         self._drawn = 0
@@ -165,7 +163,7 @@ class GatherNode(SourcedNode["Batch"]):
         return self._transforms.transforms
 
     def _start(self, cursor: Cursor) -> None:
-        self._segment = self._rows = None
+        self._segment = None
         self._made = None
         self._after = cursor
         super()._start(cursor)
@@ -194,14 +192,14 @@ class GatherNode(SourcedNode["Batch"]):
         drawn: list[np.ndarray] = []
         filled = 0
         while True:
-            resident, rows = self._segment, self._rows
-            if resident is None or rows is None:
+            if self._segment is None:
                 # Chunks of closing blocks were given back before this wait, so that a slot is
                 # always free or on its way to be.
-                resident = self._segment = next(self.source)
+                resident = next(self.source)
                 anchors = resident.segment.draws[:, 0]
-                rows = self._rows = DrawnRows(anchors, resident.lookups, self._parts)
+                self._segment = resident, DrawnRows(anchors, resident.lookups, self._parts)
                 self._drawn = self._n_cut = 0
+            resident, rows = self._segment
             if memory is None:
                 memory = self._batch_memory()
             segment = resident.segment
@@ -218,7 +216,7 @@ class GatherNode(SourcedNode["Batch"]):
             self._drawn = stop
             self._n_cut += len(cuts)
             if stop == len(segment.draws):
-                self._segment = self._rows = None
+                self._segment = None
                 resident.release()
             if cuts:
                 break
@@ -291,6 +289,6 @@ class GatherNode(SourcedNode["Batch"]):
 
     def _stop(self) -> None:
         # The leases of the segment end with the pass.
-        self._segment = self._rows = None
+        self._segment = None
         self._made = None
         self._buffers = None
