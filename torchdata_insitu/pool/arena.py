@@ -21,6 +21,11 @@ __all__ = ["Arena", "ArenaRegion", "reserve_arenas"]
 # Linux gives untouched pages of such a mapping no memory and does not count them as promised.
 _RESERVE = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | getattr(mmap, "MAP_NORESERVE", 0)
 
+# Pages of 2 MB where the system has them: the first touch of memory is slow, and most so by page.
+# A slot that is smaller would take more than it is charged for.
+_HUGE_BYTES = 2 << 20
+_HUGE = getattr(mmap, "MADV_HUGEPAGE", None)
+_NOT_HUGE = getattr(mmap, "MADV_NOHUGEPAGE", None)
 
 # Address space costs nothing, and slots that an interrupt made the pool forget have to be replaced.
 _SPARE = 2
@@ -34,8 +39,13 @@ class ArenaRegion:
             read or written.
     """
 
-    def __init__(self, n_rows: int, shape: SlotShape) -> None:
+    def __init__(self, n_rows: int, shape: SlotShape, *, may_be_huge: bool = False) -> None:
         """Reserve without touching; no page costs memory until it is written.
+
+        Args:
+            n_rows: how many.
+            shape: what a row is like.
+            may_be_huge: whether pages of 2 MB are small enough for what is touched at a time.
 
         Raises:
             BudgetError: there is no such address space.
@@ -49,6 +59,7 @@ class ArenaRegion:
                 f"{shape.name!r} ({cause}): lower budget_bytes, or raise the limit (ulimit -v)"
             )
             raise BudgetError(msg) from cause
+        self._may_be_huge = may_be_huge and self._advise(_HUGE)
         flat = np.frombuffer(self._map, dtype=np.uint8)
         if math.prod(shape.field_shape) == 0:
             self.rows = np.empty((n_rows, *shape.field_shape), np.dtype(shape.dtype))
@@ -56,12 +67,30 @@ class ArenaRegion:
             self.rows = flat[:size].view(shape.dtype).reshape(n_rows, *shape.field_shape)
 
     def return_pages(self, start_byte: int, stop_byte: int) -> None:
-        """Give the pages that lie wholly inside the byte range back to the system."""
+        """Give the pages that lie wholly inside the byte range back to the system.
+
+        From then on no page of the region becomes huge: the system makes one of small pages where
+        some are missing, and what was given back would be in memory again.
+        """
+        if self._may_be_huge:
+            self._advise(_NOT_HUGE)
+            self._may_be_huge = False
         page = mmap.PAGESIZE
         first = -(-start_byte // page) * page
         last = stop_byte // page * page
         if last > first:
             self._map.madvise(mmap.MADV_DONTNEED, first, last - first)
+
+    def _advise(self, advice: int | None) -> bool:
+        """Whether the system took an advice about the whole region."""
+        if advice is None:
+            return False
+        try:
+            self._map.madvise(advice)
+        except OSError:
+            # Kernels that are built without huge pages refuse both.
+            return False
+        return True
 
 
 class Arena:
@@ -183,7 +212,8 @@ def reserve_arenas(shapes: Sequence[SlotShape], limit_bytes: int) -> list[Arena]
             for n in members
         }
         total = sum(slots[n] * shapes[n].rows for n in members)
-        region = ArenaRegion(total, shapes[members[0]])
+        is_fat = min(shapes[n].slot_bytes for n in members) >= _HUGE_BYTES
+        region = ArenaRegion(total, shapes[members[0]], may_be_huge=is_fat)
         first_row = 0
         for n in members:
             arenas[n] = Arena(region, first_row, shapes[n], slots[n])
