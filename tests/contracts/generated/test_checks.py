@@ -205,6 +205,8 @@ def test_a_failure_names_the_case_and_the_command(tmp_path, monkeypatch):
     assert coverage.lines()[0].endswith("in 1")
 
 
+# Its lanes and ranks are any numbers, and what that costs is told.
+@pytest.mark.filterwarnings("ignore:.*lanes on .* ranks")
 def test_the_command_prints_the_coverage_and_runs_one_case(tmp_path, capsys, monkeypatch):
     monkeypatch.setattr("sys.argv", ["generated", "--case", "3", "--folder", str(tmp_path)])
     assert command.main() == 0
