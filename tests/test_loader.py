@@ -99,7 +99,7 @@ def test_length_and_places_and_states_read_nothing_and_start_nothing():
 # Iterators
 
 
-def test_iter_again_before_a_batch_changes_nothing(epochs):
+def test_repeated_iter_reads_nothing_and_stays_in_epoch(epochs):
     store = CountingStore(small_store())
     before = threading.active_count()
     with make_loader(store) as loader:

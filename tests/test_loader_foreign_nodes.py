@@ -163,3 +163,83 @@ def test_a_batch_that_was_only_looked_at_is_not_in_the_state(prefetch_factor):
     with numbering(prefetch_factor) as loader:
         loader.load_state_dict(state)
         assert numbered(loader) == whole[1:]
+
+
+@pytest.mark.parametrize("asked", [None, 5])
+@pytest.mark.parametrize("prefetch_factor", [0, 1, 3])
+def test_what_was_made_ahead_of_an_epoch_that_is_left_is_not_in_the_next(prefetch_factor, asked):
+    with numbering(prefetch_factor) as loader:
+        batches = iter(loader)
+        assert [number for _, number in numbered([next(batches), next(batches)])] == [1, 2]
+        if asked is not None:
+            loader.set_epoch(asked)
+        assert [number for _, number in numbered(loader)] == [3, 4, 5, 6, 7, 8]
+
+
+def test_a_state_taken_before_the_first_batch_of_an_epoch_has_the_nodes_of_the_one_before():
+    with numbering() as loader:
+        whole = [numbered(loader) for _ in range(2)]
+    with numbering() as loader:
+        list(loader)
+        iter(loader)
+        state = json.loads(json.dumps(loader.state_dict()))
+    with numbering() as loader:
+        loader.load_state_dict(state)
+        assert numbered(loader) == whole[1]
+
+
+class Forgets(Numbers):
+    """Cannot say its state once, after some batches."""
+
+    def __init__(self, source, fails_after):
+        super().__init__(source)
+        self._fails_after = fails_after
+
+    def get_state(self):
+        if self.n == self._fails_after:
+            self._fails_after = None
+            raise ArithmeticError("no state")
+        return super().get_state()
+
+
+@pytest.mark.parametrize("fails_after", [1, 3])
+def test_an_error_in_the_state_of_a_node_loses_no_batch(fails_after, epochs):
+    node = Forgets(make_loader(prefetch_factor=0).node, fails_after)
+    with tdi.InSituLoader(node) as loader:
+        items = iter(loader)
+        seen = [ids(next(items)) for _ in range(fails_after - 1)]
+        for _ in range(2):
+            with pytest.raises(ArithmeticError, match="no state"):
+                next(items)
+        assert seen + all_ids(loader) == epochs[0]
+        assert all_ids(loader) == epochs[1]
+
+
+def goes_on(loader):
+    """The number of the next batch, in this loader and in one that is resumed from its state."""
+    state = loader.state_dict()
+    here = next(iter(loader))["number"].item()
+    with numbering() as other:
+        other.load_state_dict(state)
+        return here, next(iter(other))["number"].item()
+
+
+@pytest.mark.parametrize("n_skipped", [1, 2, "all"])
+def test_what_a_node_knows_outlasts_what_is_skipped(n_skipped):
+    with numbering() as loader:
+        take(loader, 2)
+        loader.skip(len(loader) - 2 if n_skipped == "all" else n_skipped)
+        here, resumed = goes_on(loader)
+        assert here == resumed == 3
+
+
+def test_what_a_node_knows_outlasts_a_trainer_that_ends_the_epoch_early():
+    with numbering() as loader:
+        take(loader, 2)
+        state = loader.state_dict()
+    with numbering() as loader:
+        loader.load_state_dict(state)
+        loader.batch_sampler.sampler.set_epoch(1)
+        assert loader.epoch == 1
+        here, resumed = goes_on(loader)
+        assert here == resumed == 3

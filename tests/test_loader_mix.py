@@ -456,9 +456,13 @@ class Ledger:
         self.found[name] += [sample for sample, ok in zip(samples, valid, strict=True) if ok]
 
 
+# An epoch that is resumed on other ranks keeps its lanes; what that costs is told.
+may_share_lanes = pytest.mark.filterwarnings("ignore:.*lanes on .* ranks")
+
 legs = st.tuples(st.integers(1, 3), st.integers(1, 5), st.integers(1, 9))
 
 
+@may_share_lanes
 @settings(max_examples=25)
 @given(st.sampled_from(STOPS), st.sampled_from(["exact", "pad"]), st.lists(legs, max_size=4))
 def test_samples_come_once_a_pass_over_changes_of_ranks_and_batches(stop, tail, history):
@@ -484,6 +488,7 @@ def test_samples_come_once_a_pass_over_changes_of_ranks_and_batches(stop, tail, 
         assert any(len(found) == SIZES[name] for name, found in ledger.found.items())
 
 
+@may_share_lanes
 def test_the_choices_go_on_over_a_change_of_ranks():
     """They are numbered by steps, whatever a step is worth."""
     ledger = Ledger("all", "exact")

@@ -16,6 +16,7 @@ from tests.small_loaders import (
     all_ids,
     flat,
     ids,
+    make_gather,
     make_loader,
     small_store,
     take,
@@ -50,7 +51,7 @@ def state():
 # What it holds
 
 
-def test_a_state_is_small_and_plain(state):
+def test_state_is_small_plain_and_weights_only_loadable(loader, state, epochs):
     text = json.dumps(state)
     assert len(text) < 600
     assert json.loads(text) == state
@@ -62,6 +63,11 @@ def test_a_state_is_small_and_plain(state):
     )
     assert (state["format"], state["version"]) == (FORMAT, 1)
     assert (state["epoch"], state["position"], state["step"], state["lanes"]) == (1, 12, 3, 1)
+    file = io.BytesIO()
+    torch.save({"loader": state}, file)
+    file.seek(0)
+    loader.load_state_dict(torch.load(file, weights_only=True)["loader"])
+    assert all_ids(loader) == epochs[1][3:]
 
 
 def test_a_state_is_small_whatever_the_plan():
@@ -70,14 +76,6 @@ def test_a_state_is_small_whatever_the_plan():
     with make_loader(store, views, seed=2**62, block_chunks=10**9, run_chunks=10**9) as loader:
         loader.set_epoch(10**9)
         assert len(json.dumps(loader.state_dict())) < 600
-
-
-def test_a_state_goes_through_a_checkpoint_of_weights_only(loader, state, epochs):
-    file = io.BytesIO()
-    torch.save({"loader": state}, file)
-    file.seek(0)
-    loader.load_state_dict(torch.load(file, weights_only=True)["loader"])
-    assert all_ids(loader) == epochs[1][3:]
 
 
 def test_a_state_is_fresh_each_time_and_shares_nothing(loader, epochs):
@@ -107,21 +105,43 @@ def test_state_dict_reads_nothing_and_starts_nothing_and_moves_nothing(epochs):
             assert ids(batch) == expected
 
 
+def over_the_gather(wrap):
+    """A loader whose chain ends with other nodes than those that `build_loader` ends with."""
+    return tdi.InSituLoader(wrap(make_gather()))
+
+
+def same(batch):
+    return batch
+
+
+def every(n_batches):
+    """torchdata's own prefetcher, which asks for states after so many batches only."""
+    return lambda node: torchdata.nodes.Prefetcher(node, 3, snapshot_frequency=n_batches)
+
+
 GRAPHS = {
-    "alone": {"prefetch_factor": 0},
-    "one ahead": {"prefetch_factor": 1},
-    "many ahead": {"prefetch_factor": 30},
-    "pinned": {"pin_memory": True},
-    "transformed": {"batch_transforms": [dict]},
-    "small pool": {"budget_bytes": 3 * 96},
-    "copies": {"tail": "pad"},
+    "alone": lambda: make_loader(prefetch_factor=0),
+    "one ahead": lambda: make_loader(prefetch_factor=1),
+    "many ahead": lambda: make_loader(prefetch_factor=30),
+    "pinned": lambda: make_loader(pin_memory=True),
+    "transformed": lambda: make_loader(batch_transforms=[dict]),
+    "small pool": lambda: make_loader(budget_bytes=3 * 96),
+    "copies": lambda: make_loader(tail="pad"),
+    "twice ahead": lambda: over_the_gather(lambda node: tdi.Prefetcher(tdi.Prefetcher(node))),
+    "mapped": lambda: over_the_gather(lambda node: torchdata.nodes.Mapper(node, same)),
+    "mapped side by side": lambda: over_the_gather(
+        lambda node: torchdata.nodes.ParallelMapper(node, same, 2)
+    ),
+    "another prefetcher": lambda: over_the_gather(every(1)),
+    "another prefetcher, seldom asked": lambda: over_the_gather(every(3)),
+    "another prefetcher, never asked": lambda: over_the_gather(every(0)),
 }
 
 
 @pytest.mark.filterwarnings("ignore:PinMemory found no accelerator")
 @pytest.mark.parametrize("name", GRAPHS)
-def test_a_state_does_not_know_the_graph(name, state, epochs):
-    with make_loader(**GRAPHS[name]) as loader:
+def test_state_independent_of_graph_and_prefetch_depth(name, state, epochs):
+    with GRAPHS[name]() as loader:
         list(loader)
         take(loader, 3)
         assert loader.state_dict() == state
@@ -320,8 +340,8 @@ BAD = {
     "negative epoch": (lambda s: with_(s, epoch=-1), "epoch of the state is -1"),
     "float epoch": (lambda s: with_(s, epoch=1.5), "epoch of the state is 1.5"),
     "no lanes": (lambda s: with_(s, lanes=0), "lanes of the state is 0"),
-    "negative step": (lambda s: with_(s, step=-1), "step is -1"),
-    "bool step": (lambda s: with_(s, step=True), "step is True"),
+    "negative step": (lambda s: with_(s, step=-1), "step of the state is -1"),
+    "bool step": (lambda s: with_(s, step=True), "step of the state is True"),
 }
 
 

@@ -135,7 +135,7 @@ class Chain:
         """The least budget for a pass from a cursor on; of a mix, for all its sources together."""
         cursors = cursor.cursors if isinstance(cursor, MixCursor) else (cursor,)
         return sum(
-            branch.planner.floor_bytes(start.lanes)
+            branch.planner.floor_bytes(start.lanes, start.n_draws)
             for branch, start in zip(self.branches.values(), cursors, strict=True)
         )
 

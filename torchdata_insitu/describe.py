@@ -104,7 +104,7 @@ def _room_of(chain: Chain, branch: Branch, start: Cursor | MixCursor) -> _Room:
         for other, cursor in zip(chain.branches.values(), cursors, strict=True)
         if other.pool_node.pool is pool
     ]
-    floor = sum(planner.floor_bytes(cursor.lanes) for planner, cursor in on_pool)
+    floor = sum(planner.floor_bytes(cursor.lanes, cursor.n_draws) for planner, cursor in on_pool)
     sources = {id(node) for other in chain.branches.values() for node in walk(other.root)}
     own = {id(node) for node in walk(branch.root)}
     depths = [
@@ -188,7 +188,7 @@ def _batches_text(branch: Branch, start: Cursor) -> str:
 
 
 def _draws_text(planner: ChunkPlanner, start: Cursor) -> str:
-    plan = planner.plan
+    plan = planner.plan_of(start)
     left_out = plan.left_out(start.position, planner.ranks[1])
     text = (
         f"{plan.n_draws} in {plan.space.n_units} units; {left_out or 'none'} left out by tail "
@@ -275,7 +275,7 @@ def _n_bytes(planner: ChunkPlanner) -> int:
 
 
 def _memory_text(branch: Branch, start: Cursor, room: _Room) -> str:
-    terms = branch.planner.floor_terms(start.lanes)
+    terms = branch.planner.floor_terms(start.lanes, start.n_draws)
     floor = text_of_bytes(sum(n * size for _, n, size in terms))
     parts = " + ".join(f"{name} {n} x {text_of_bytes(size)}" for name, n, size in terms)
     budget = branch.pool_node.pool.budget.text(room.budget_bytes)
@@ -291,7 +291,7 @@ def _later_text(planner: ChunkPlanner, start: Cursor, reads: Mapping[str, int], 
     if room.budget_bytes < room.chunks_bytes:
         needed = text_of_bytes(room.chunks_bytes)
         return f"every epoch reads: {needed} would hold all chunks drawn from"
-    left_out = planner.plan.left_out(start.position, planner.ranks[1])
+    left_out = planner.plan_of(start).left_out(start.position, planner.ranks[1])
     comes_to_all = start.position == 0 and planner.ranks[1] == 1 and not left_out
     is_all = comes_to_all and _is_whole(planner, start, reads)
     what = "nothing" if is_all else "only what was not read before"

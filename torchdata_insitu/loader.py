@@ -3,21 +3,25 @@
 from __future__ import annotations
 
 import copy
-import dataclasses
-import logging
-import operator
 import os
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Self
 
 from torch import Tensor
 from torchdata.nodes import BaseNode
 
+from torchdata_insitu.batch_sampler_hook import BatchSamplerHook
 from torchdata_insitu.chain import Chain
 from torchdata_insitu.errors import ClosedError, PlanError, StateError
 from torchdata_insitu.loader_iterator import LoaderIterator
-from torchdata_insitu.loader_state import Place, read_loader_state, saved_epoch, write_loader_state
+from torchdata_insitu.loader_place import LoaderPlace, Place
+from torchdata_insitu.loader_state import (
+    growth_option,
+    read_loader_state,
+    saved_epoch,
+    write_loader_state,
+)
 from torchdata_insitu.loader_stats import LoaderStats
 from torchdata_insitu.planning.cursor import Cursor
 from torchdata_insitu.planning.mix_cursor import MixCursor
@@ -27,8 +31,6 @@ from torchdata_insitu.pool.chunk_pool import ChunkPool
 from torchdata_insitu.process_check import check_process
 
 __all__ = ["InSituLoader"]
-
-_logger = logging.getLogger(__name__)
 
 
 class InSituLoader:
@@ -42,11 +44,15 @@ class InSituLoader:
         node: the last node of the chain, or of several that a `MixNode` mixes. After the gather
             and the mix any node that gives one item for one item may follow.
         strict: refuse a state of another plan. False starts the saved epoch anew instead.
+        on_growth: what to do with a state from before samples were appended to what is drawn.
+            `"refuse"` it, or `"finish_epoch"`: finish its epoch over the draws that it began with,
+            in the same order, and draw from all of them afterwards. A state of a mix is refused.
+            Samples appended outside of the split are no difference.
         own_pool: a pool that nobody else uses, whose memory `close` gives back to the system.
 
     Raises:
         PlanError: no planner below `node`, several without a `MixNode`, a node that changes the
-            number of items, or `strict` is no truth value.
+            number of items, `strict` is no truth value, or an unknown `on_growth`.
 
     Example:
         >>> import torchdata_insitu as tdi
@@ -67,19 +73,20 @@ class InSituLoader:
         node: BaseNode[dict[str, Tensor]],
         *,
         strict: bool = True,
+        on_growth: str = "refuse",
         own_pool: ChunkPool | None = None,
     ) -> None:
         """Stand at the start of epoch 0; nothing is read and no thread started."""
         self._chain = Chain(node, own_pool)
         self._strict = truth_value("strict", strict)
+        self._on_growth = growth_option(on_growth)
         self._pid = os.getpid()
-        self._place: Place | None = None
-        self._first_epoch = self._handed_out = self._generation = self._n_batches = 0
-        self._is_running = self._is_over = self._ends_with_loader = False
-        self._peeked: dict[str, Tensor] | None = None
-        self._nodes: dict[str, Any] | None = None
+        self._place = LoaderPlace(self._chain.order)
+        self._generation = self._n_batches = 0
+        self._is_running = self._ends_with_loader = False
+        self._peeked: tuple[dict[str, Tensor], dict[str, Any] | None] | None = None
         self._error: Exception | None = None
-        self._next_epoch: int | None = None
+        self._progress: Callable[[], int | None] | None = None
 
     @property
     def plan(self) -> Plan:
@@ -96,24 +103,10 @@ class InSituLoader:
         """The nodes of the chain."""
         return self._chain
 
-    # Both the lanes of a first epoch and what is left of a loaded one depend on the world size,
-    # which is not looked up before it is needed, and anew in a process that gets a pickled loader.
-    def _here(self) -> Place:
-        place = self._place
-        if place is None:
-            return Place(self._chain.order.start_of(self._first_epoch), is_checked=True)
-        if not place.is_checked and self._chain.order.steps_from(place.cursor) == 0:
-            epoch = place.cursor.epoch
-            _logger.info("nothing is left of epoch %d at this batch and world size", epoch)
-            cursor = self._chain.order.next_epoch(place.cursor)
-            place = self._place = Place(cursor, is_kept=True)
-        place.is_checked = True
-        return place
-
     @property
     def cursor(self) -> Cursor | MixCursor:
         """The place of the next batch; of the next epoch once nothing of this one is left."""
-        return self._cursor_after(self._handed_out)[0]
+        return self._place.cursor
 
     @property
     def epoch(self) -> int:
@@ -128,13 +121,11 @@ class InSituLoader:
     @property
     def step(self) -> int:
         """Batches of that epoch handed out on each rank."""
-        return self._cursor_after(self._handed_out)[1]
+        return self._place.step
 
     def __len__(self) -> int:
         """Batches of the whole epoch on each rank, those handed out before a resume included."""
-        # Epochs of a mix differ in length: of the next one, a loop is told when it has ended.
-        cursor, step = self._cursor_after(self._handed_out if self._is_over else 0)
-        return step + self._chain.order.steps_from(cursor)
+        return self._place.n_batches
 
     @property
     def units(self) -> dict[str, str]:
@@ -151,7 +142,7 @@ class InSituLoader:
         A pass with overlapping windows and room to spare can find chunks resident and read fewer;
         one whose read-ahead is taken back for a pass that starts on the same pool reads them again.
         """
-        return sum(self._chain.order.reads_from(self._here().cursor).values())
+        return sum(self._chain.order.reads_from(self._place.start.cursor).values())
 
     @property
     def floor_bytes(self) -> int:
@@ -170,32 +161,14 @@ class InSituLoader:
         `next`.
         """
         self._generation += 1
-        place = self._place
-        if self._next_epoch is not None:
-            self._stand(Place(self._epoch_start(self._next_epoch)))
-        elif self._error is not None:
-            self._stand(self._place_after(self._handed_out))
-        elif place is not None and (self._handed_out or place.is_begun):
-            self._stand(Place(self._chain.order.next_epoch(place.cursor)))
+        if self._place.next_pass(failed=self._error is not None):
+            self._leave_pass()
         return LoaderIterator(self, self._generation)
 
-    def _stand(self, place: Place) -> None:
-        self._place = place
-        self._handed_out = 0
-        self._is_running = self._is_over = False
+    def _leave_pass(self) -> None:
+        self._is_running = False
         self._peeked = None
-        self._nodes = place.nodes
         self._error = None
-        self._next_epoch = None
-
-    def _place_after(self, handed_out: int) -> Place:
-        """Where a pass begins that goes on after so many batches of this one."""
-        cursor, step = self._cursor_after(handed_out)
-        nodes = self._nodes if handed_out == self._handed_out else None
-        return Place(cursor, step, is_kept=True, nodes=nodes)
-
-    def _epoch_start(self, epoch: int) -> Cursor | MixCursor:
-        return self._chain.order.start_of(epoch, self._here().cursor)  # type: ignore[no-any-return]
 
     def _next(self, generation: int) -> dict[str, Tensor]:
         check_process(self, self._pid)
@@ -206,25 +179,25 @@ class InSituLoader:
             )
             raise ClosedError(msg)
         try:
-            batch = self._pull()
+            batch, nodes = self._pull()
         except StopIteration:
-            self._is_over = True
+            self._place.is_over = True
             raise
         self._peeked = None
-        self._handed_out += 1
         self._n_batches += 1
-        # Taken now: later the nodes may stand at a batch that is only looked at, or that failed.
-        self._nodes = self._chain.foreign_state()
+        self._place.count(nodes)
         return batch
 
-    def _pull(self) -> dict[str, Tensor]:
-        """The next batch, without counting it."""
+    def _pull(self) -> tuple[dict[str, Tensor], dict[str, Any] | None]:
+        """The next batch and the state of foreign nodes after it, without counting it."""
         if self._error is not None:
             raise self._error
         if self._peeked is not None:
             return self._peeked
         try:
-            self._peeked = self._batch_of_chain()
+            batch = self._batch_of_chain()
+            # Taken now: later the nodes may stand at a batch that failed.
+            self._peeked = batch, self._chain.foreign_state()
         except StopIteration:
             raise
         except Exception as error:
@@ -240,18 +213,18 @@ class InSituLoader:
         return self._peeked
 
     def _batch_of_chain(self) -> dict[str, Tensor]:
-        place = self._here()
-        expected = self._chain.order.steps_from(place.cursor)
+        place = self._place
+        expected = place.n_planned
         if not self._is_running:
-            if self._handed_out == expected:
+            if place.handed_out == expected:
                 raise StopIteration
             if not self._ends_with_loader:
                 self._chain.end_with(self)
                 self._ends_with_loader = True
-            self._chain.start(self._cursor_after(self._handed_out)[0], self._nodes)
-            self._place = place
+            self._chain.start(place.cursor, place.nodes)
+            place.begin()
             self._is_running = True
-        return self._chain.next_batch(self._handed_out, expected)
+        return self._chain.next_batch(place.handed_out, expected)
 
     def peek(self) -> dict[str, Tensor]:
         """The batch the next `next` will give; moves nothing.
@@ -260,7 +233,7 @@ class InSituLoader:
             StopIteration: the epoch is over.
         """
         check_process(self, self._pid)
-        return self._pull()
+        return self._pull()[0]
 
     def skip(self, n_batches: int) -> None:
         """Go on `n_batches` further in this epoch without reading what is skipped.
@@ -268,26 +241,8 @@ class InSituLoader:
         Raises:
             PlanError: negative, or more than are left.
         """
-        place = self._here()
-        left = self._chain.order.steps_from(place.cursor) - self._handed_out
-        if isinstance(n_batches, bool) or not 0 <= n_batches <= left:
-            msg = f"cannot skip {n_batches} batches: {left} are left of epoch {place.cursor.epoch}"
-            raise PlanError(msg)
-        n_batches = operator.index(n_batches)
-        if not n_batches:
-            return
-        is_begun = self._handed_out > 0 or place.is_begun
-        if n_batches < left:
-            asked = self._next_epoch
-            place = self._place_after(self._handed_out + n_batches)
-            place.is_begun = is_begun
-            self._stand(place)
-            self._next_epoch = asked
-        else:
-            # The iterator that is live ends here, and does not go on to the next epoch.
-            handed_out = self._handed_out + n_batches
-            self._stand(place)
-            self._handed_out = handed_out
+        if self._place.skip(n_batches):
+            self._leave_pass()
 
     def set_epoch(self, epoch: int) -> None:
         """Let the next iteration be the given epoch from its start.
@@ -300,45 +255,64 @@ class InSituLoader:
             PlanError: the epoch is negative.
             TypeError: it is no integer.
         """
-        if isinstance(epoch, bool) or epoch < 0:
-            raise PlanError(f"epoch is {epoch!r}, but must be an integer of at least 0")
-        epoch = operator.index(epoch)
-        if self._place is None:
-            self._first_epoch = epoch
-            return
-        place = self._here()
-        if self._handed_out or place.is_begun:
-            self._next_epoch = epoch
-        elif not place.is_kept:
-            if (place.cursor.epoch, place.cursor.position) != (epoch, 0):
-                self._stand(Place(self._epoch_start(epoch)))
-        elif place.cursor.epoch != epoch and not place.is_warned:
-            place.is_warned = True
-            msg = (
-                f"set_epoch({epoch}) is ignored: the loader was put to position "
-                f"{place.cursor.position} of epoch {place.cursor.epoch} and has not begun there yet"
-            )
-            warnings.warn(msg, stacklevel=2)
+        if self._place.set_epoch(epoch):
+            self._leave_pass()
+
+    def _enter_epoch(self, epoch: int) -> None:
+        if self._place.enter_epoch(epoch):
+            self._leave_pass()
 
     def state_dict(self) -> dict[str, Any]:
         """The place after the batch handed out last: plain JSON, fresh, without side effects."""
-        place = self._place_after(self._handed_out)
+        place = self._place.after_trained(None if self._progress is None else self._progress())
         state = write_loader_state(self._chain.order, place.cursor, place.step)
         if place.nodes is not None:
             state["nodes"] = copy.deepcopy(place.nodes)
         return state
 
-    def _cursor_after(self, handed_out: int) -> tuple[Cursor | MixCursor, int]:
-        place, order = self._here(), self._chain.order
-        start = place.cursor
-        # An epoch that is done is saved as the start of the next: under another batch size or tail
-        # there could be draws left of the finished one.
-        if handed_out and handed_out >= order.steps_from(start):
-            if self._next_epoch is not None:
-                return self._epoch_start(self._next_epoch), 0
-            return order.next_epoch(start), 0
-        # Nothing handed out, nothing moved: neither may a place where nothing is left.
-        return order.after(start, handed_out) if handed_out else start, place.step + handed_out
+    @property
+    def progress(self) -> Callable[[], int | None] | None:
+        """For trainers: a function that says how many batches of this epoch were trained on.
+
+        It counts those before a resume and those skipped too, as `step` does, and may give None
+        where it does not know. `state_dict` then names the place after that many batches if at
+        most two more were handed out: a trainer can look one ahead, and fail in the one it works
+        on. Any other number is of another epoch, and all that was handed out counts. A copy or a
+        pickled loader has none.
+
+        Raises:
+            PlanError: on assignment, neither a function nor None.
+
+        Example:
+            >>> import torchdata_insitu as tdi
+            >>> from torchdata_insitu.testing import make_store
+            >>> store = make_store({"t2m": (8, 2)}, chunks=(2, 2))
+            >>> views = {"x": tdi.open_arrays(store)["t2m"]}
+            >>> loader = tdi.build_loader(store, views, batch_size=2, budget_bytes="10%")
+            >>> n_trained = 0
+            >>> loader.progress = lambda: n_trained
+            >>> _ = next(iter(loader))
+            >>> loader.position, loader.state_dict()["position"]
+            (2, 0)
+            >>> loader.close()
+        """
+        return self._progress
+
+    @progress.setter
+    def progress(self, progress: Callable[[], int | None] | None) -> None:
+        if progress is not None and not callable(progress):
+            msg = f"progress is {progress!r}, but must be a function that gives a number, or None"
+            raise PlanError(msg)
+        self._progress = progress
+
+    @property
+    def batch_sampler(self) -> BatchSamplerHook:
+        """For trainers, which call `batch_sampler.sampler.set_epoch` before each epoch.
+
+        `batch_size` is the largest of the sources of a mix.
+        """
+        branches = self._chain.branches.values()
+        return BatchSamplerHook(self, max(branch.planner.plan.batch_size for branch in branches))
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Let the next iteration go on where a state was taken; wins over any earlier call.
@@ -350,16 +324,17 @@ class InSituLoader:
                 differs and both values; the loader stays as it was.
         """
         try:
-            cursor, step, nodes = read_loader_state(state, self._chain.order)
+            cursor, step, nodes = read_loader_state(state, self._chain.order, self._on_growth)
         except StateError as error:
             epoch = saved_epoch(state)
             if self._strict or epoch is None:
                 raise
             warnings.warn(f"starting epoch {epoch} anew (strict=False): {error}", stacklevel=2)
-            cursor, step, nodes = self._epoch_start(epoch), 0, None
+            cursor, step, nodes = self._place.epoch_start(epoch), 0, None
         nodes = self._chain.fitting(nodes)
         self._generation += 1
-        self._stand(Place(cursor, step, is_kept=True, nodes=nodes))
+        self._place.stand(Place(cursor, step, is_kept=True, nodes=nodes))
+        self._leave_pass()
 
     def close(self) -> None:
         """End iterators, threads and leases; a shared pool stays, and a later `iter` works.
@@ -385,13 +360,8 @@ class InSituLoader:
         """Configuration and place; a copy goes on where this loader stands."""
         state = dict(self.__dict__)
         del state["_pid"]
-        if self._handed_out:
-            state["_place"] = self._place_after(self._handed_out)
-        elif self._place is not None:
-            state["_place"] = dataclasses.replace(self._place, is_checked=False, is_begun=False)
-        state.update(_handed_out=0, _n_batches=0, _is_running=False, _is_over=False)
-        state.update(_peeked=None, _error=None, _ends_with_loader=False)
-        state["_nodes"] = None if state["_place"] is None else state["_place"].nodes
+        state.update(_n_batches=0, _is_running=False, _ends_with_loader=False)
+        state.update(_peeked=None, _error=None, _progress=None)
         return state
 
     def __setstate__(self, state: dict[str, Any]) -> None:

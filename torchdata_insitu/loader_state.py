@@ -3,39 +3,35 @@
 from __future__ import annotations
 
 import copy
+import logging
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import replace
 from typing import Any
 
-from torchdata_insitu.errors import StateError
+from torchdata_insitu.errors import PlanError, StateError
 from torchdata_insitu.nodes.order import Order
-from torchdata_insitu.planning.cursor import Cursor
+from torchdata_insitu.planning.cursor import Cursor, whole_field
 from torchdata_insitu.planning.mix_cursor import MixCursor
 
-__all__ = ["FORMAT", "Place", "read_loader_state", "saved_epoch", "write_loader_state"]
+__all__ = ["FORMAT", "growth_option", "read_loader_state", "saved_epoch", "write_loader_state"]
 
 FORMAT = "torchdata_insitu.loader"
 VERSION = 1
+_ON_GROWTH = ("refuse", "finish_epoch")
+
+_logger = logging.getLogger(__name__)
 
 
-@dataclass
-class Place:
-    """Where a pass of a loader begins; batches handed out since then are counted beside it."""
+def growth_option(on_growth: str) -> str:
+    """What to do with a state from before the data grew.
 
-    cursor: Cursor | MixCursor
-    """The place of the first batch."""
-    step: int = 0
-    """Batches of the epoch on each rank before it."""
-    is_kept: bool = False
-    """Whether `set_epoch` leaves it alone: it was loaded, skipped to, or follows an error."""
-    is_begun: bool = False
-    """Whether batches of the epoch were handed out since the last `iter()` before it."""
-    is_checked: bool = False
-    """Whether something is known to be left of the epoch at this batch and world size."""
-    is_warned: bool = False
-    """Whether the one warning was given that it was kept."""
-    nodes: dict[str, Any] | None = field(default=None, repr=False)
-    """State of foreign nodes after the gather."""
+    Raises:
+        PlanError: an unknown choice.
+    """
+    if on_growth not in _ON_GROWTH:
+        choices = ", ".join(map(repr, _ON_GROWTH))
+        raise PlanError(f"on_growth is {on_growth!r}: choose one of {choices}")
+    return on_growth
 
 
 def write_loader_state(order: Order[Any], cursor: Cursor | MixCursor, step: int) -> dict[str, Any]:
@@ -48,9 +44,15 @@ def write_loader_state(order: Order[Any], cursor: Cursor | MixCursor, step: int)
 
 
 def read_loader_state(
-    state: Any, order: Order[Any]
+    state: Any, order: Order[Any], on_growth: str = "refuse"
 ) -> tuple[Cursor | MixCursor, int, dict[str, Any] | None]:
     """Check a state against an order.
+
+    Args:
+        state: what `write_loader_state` gave.
+        order: of the loader that is to continue.
+        on_growth: whether an epoch that began before the data grew is taken: "refuse" or
+            "finish_epoch".
 
     Returns:
         The place, the step, and the state of foreign nodes if there is one.
@@ -59,12 +61,32 @@ def read_loader_state(
         StateError: foreign, newer, out of range, or of another plan.
     """
     cursor = order.read_cursor(state, format_name=FORMAT)
-    step = state.get("step")
-    if isinstance(step, bool) or not isinstance(step, int) or step < 0:
-        msg = f"the state's step is {step!r}, but must be an integer of at least 0"
+    # Every step hands out a draw at least.
+    step = whole_field(state, "step", min(1, cursor.position), cursor.position)
+    if state.get("origin") is not None:
+        msg = f"origin of the state is {state['origin']!r}: a loader stands between two batches"
         raise StateError(msg)
     nodes = state.get("nodes")
-    return cursor, step, copy.deepcopy(nodes) if isinstance(nodes, dict) else None
+    if not isinstance(nodes, dict | None):
+        msg = f"nodes of the state is {nodes!r}: expected the state of nodes after the gather"
+        raise StateError(msg)
+    if isinstance(cursor, Cursor) and cursor.n_draws is not None:
+        n_now = order.write_cursor(replace(cursor, n_draws=None))["plan"]["n"]
+        if on_growth == "refuse":
+            msg = (
+                f"the draws have grown since the state was saved: n was {cursor.n_draws} and is "
+                f"{n_now}, and the first {cursor.n_draws} are the same. Give "
+                f'on_growth="finish_epoch" to finish epoch {cursor.epoch} over these and draw from '
+                "all afterwards, or the split that the state was saved with"
+            )
+            raise StateError(msg)
+        _logger.info(
+            "epoch %d is finished over the %d draws that it began with, of %d by now",
+            cursor.epoch,
+            cursor.n_draws,
+            n_now,
+        )
+    return cursor, step, copy.deepcopy(nodes)
 
 
 def saved_epoch(state: object) -> int | None:

@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.distributed.device_mesh import DeviceMesh
 from torchdata.nodes import BaseNode
 
 from torchdata_insitu.errors import PlanError
@@ -42,6 +43,7 @@ def build_loader(
     tail: str | None = None,
     rank: int | None = None,
     world_size: int | None = None,
+    mesh: DeviceMesh | None = None,
     lanes: int | None = None,
     pool: ChunkPool | None = None,
     budget_bytes: int | str = "auto",
@@ -53,6 +55,7 @@ def build_loader(
     prefetch_factor: int = 2,
     pin_memory: bool | str = "auto",
     strict: bool = True,
+    on_growth: str = "refuse",
     sample_index: str | None = "sample_index",
     name: str | None = None,
 ) -> InSituLoader:
@@ -72,8 +75,9 @@ def build_loader(
         block_chunks: units whose draws are shuffled among themselves.
         run_chunks: consecutive units permuted as one.
         tail: `"short"`, `"drop"`, `"pad"` or `"exact"`, see `ChunkPlanner`.
-        rank: data-parallel rank; None to look it up.
+        rank: data-parallel rank; None to look it up, see `ChunkPlanner`.
         world_size: number of data-parallel ranks; None to look it up.
+        mesh: the data-parallel dimension of a device mesh, such as `mesh["dp"]`, instead of both.
         lanes: equal shares of an epoch that are read side by side.
         pool: a pool to share with other loaders; None for one of its own.
         budget_bytes: budget of its own pool.
@@ -91,6 +95,8 @@ def build_loader(
         prefetch_factor: batches made ahead; 0 for none.
         pin_memory: page-lock batches; `"auto"` where there is an accelerator.
         strict: refuse a state of another plan.
+        on_growth: `"refuse"` a state from before samples were appended to what is drawn, or
+            `"finish_epoch"` over the draws that it began with; see `InSituLoader`.
         sample_index: the name under which the anchors come; None leaves them out.
         name: what messages call the passes of this loader; None for the name of the split.
 
@@ -143,6 +149,7 @@ def build_loader(
         lanes=lanes,
         rank=rank,
         world_size=world_size,
+        mesh=mesh,
     )
     is_own = pool is None
     pool = ChunkPool(budget_bytes) if pool is None else pool
@@ -167,4 +174,5 @@ def build_loader(
         node = Prefetcher(node, n_ahead)
     if pins:
         node = PinMemory(node)
-    return InSituLoader(node, strict=strict, own_pool=pool if is_own else None)
+    own_pool = pool if is_own else None
+    return InSituLoader(node, strict=strict, on_growth=on_growth, own_pool=own_pool)

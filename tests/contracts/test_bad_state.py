@@ -79,7 +79,7 @@ BAD_STATES = {
 
 
 @pytest.mark.parametrize("case", BAD_STATES)
-def test_bad_state_is_refused_and_the_loader_stays(store, arrays, case):
+def test_bad_states_raise_naming_both_values(store, arrays, case):
     make, facts = BAD_STATES[case]
     views = {"x": arrays["t2m"]}
     with load(store, views) as loader:
@@ -102,7 +102,7 @@ OTHER_PLANS = {
     "shuffle": ({"shuffle": False}, {}, ["shuffle was False and is True"]),
     "block_chunks": ({"block_chunks": 2}, {}, ["block_chunks was 2 and is 16"]),
     "run_chunks": ({"run_chunks": 2}, {}, ["run_chunks was 2 and is 1"]),
-    "split": ({"split": FIRST_PART}, {}, ["n was 12 and is 20", "units was"]),
+    "split": ({"split": FIRST_PART}, {}, ["n was 12 and is 20", "finish_epoch"]),
     "split of equal length": ({"split": FIRST_PART}, {"split": SECOND_PART}, ["units was"]),
 }
 

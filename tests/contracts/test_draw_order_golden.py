@@ -60,7 +60,7 @@ def test_draws_of_a_small_plan(seed, epoch, lanes, run_chunks):
     assert written == golden
 
 
-def test_draws_of_a_plan_with_a_ramp():
+def test_golden_order_hash():
     """Blocks of 1, 2, 4, 8 and 16 units, which the small plan is too short for."""
     with loader_over(600, 5, batch_size=32, seed=7, lanes=2) as loader:
         draws = loader.plan.draws(3, lanes=2)[:, 0]
@@ -108,6 +108,7 @@ def plans(draw):
     return n_samples, chunk, plan
 
 
+@pytest.mark.filterwarnings("ignore:.* lanes on .* ranks")
 @settings(max_examples=40)
 @given(case=plans(), epoch=st.integers(0, 5), world_size=st.integers(1, 3))
 def test_ranks_together_hand_out_the_written_order(case, epoch, world_size):

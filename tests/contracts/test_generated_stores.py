@@ -9,6 +9,9 @@ from tests.contracts.generated.cases import N_LONG_RUN, N_SHORT_RUN
 from tests.contracts.generated.coverage import RUN
 from tests.contracts.generated.running import run_cases
 
+# Lanes of any number meet any number of ranks; what that costs is told.
+pytestmark = pytest.mark.filterwarnings("ignore:.*lanes on .* ranks")
+
 _SHORT, _LONG = 10, 50
 
 

@@ -24,7 +24,10 @@ from torchdata_insitu.planning.rank_stream import TAILS
 from torchdata_insitu.testing import CountingStore
 
 # Minutes in all; what they share with other suites runs in those.
-pytestmark = pytest.mark.slow
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.filterwarnings("ignore:.*lanes on .* ranks"),
+]
 
 NAMES = ("t", "u", "v")
 

@@ -9,7 +9,10 @@ import torchdata_insitu as tdi
 from tests.contracts.chains import NODES, PLENTY, chains, through_json
 from torchdata_insitu.testing import check_resume, make_store
 
-pytestmark = pytest.mark.filterwarnings("ignore:PinMemory found no accelerator")
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:PinMemory found no accelerator"),
+    pytest.mark.filterwarnings("ignore:.*lanes on .* ranks"),
+]
 
 # Plans that meet the places where a state could go wrong: batches over several blocks and blocks of
 # several batches, lanes that change block at different steps, a rank of several, copies at the end.
@@ -178,7 +181,8 @@ def epoch_with_middle(made, loader):
 
 @pytest.mark.parametrize("restarts", [True, False])
 @pytest.mark.parametrize("name", NODES)
-def test_every_state_of_torchdata_loader_is_exact_in_a_fresh_one(small, name, restarts):
+def test_gather_state_exact_under_stock_loader(small, name, restarts):
+    """Its state after every batch, in a fresh one; so is that of every other node."""
     saving = torchdata.nodes.Loader(small.make(name))
     states, items = [through_json(saving.state_dict())], []
     for item in saving:
@@ -211,7 +215,7 @@ def test_the_loader_resumes_over_torchdata_nodes(store, views, wrapper):
     assert check_resume(make_loader) > 2
 
 
-def test_thirty_resumes_in_one_epoch_after_another(store, views):
+def test_thirty_chained_resumes_every_three_batches(store, views):
     """Each loader gives three batches; together they give what one loader gives."""
     plan = {"batch_size": 1, "block_chunks": 2, "lanes": 2, "budget_bytes": PLENTY}
     with tdi.build_loader(store, views, **plan) as whole:

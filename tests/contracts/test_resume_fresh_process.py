@@ -30,7 +30,10 @@ def states(path):
     """After every batch of an epoch, from none to all, and in the middle of the next."""
     with make_loader(path) as loader:
         states = [loader.state_dict()]
-        states += [loader.state_dict() for _ in loader]
+        batches = iter(loader)
+        # Once more, between `iter` and the first batch.
+        states.append(loader.state_dict())
+        states += [loader.state_dict() for _ in batches]
         states.append(loader.state_dict())
         for _ in itertools.islice(loader, 2):
             pass
@@ -51,7 +54,7 @@ def test_state_is_small_plain_and_its_own(path, states):
         assert loader.state_dict() == second
 
 
-def test_new_process_goes_on_from_every_state(path, states, tmp_path):
+def test_exact_at_every_k_in_fresh_process(path, states, tmp_path):
     checkpoint = tmp_path / "checkpoint.pt"
     middle = states[len(states) // 2]
     torch.save({"loader": middle, "weights": torch.ones(2)}, checkpoint)

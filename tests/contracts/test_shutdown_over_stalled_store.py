@@ -199,16 +199,23 @@ def test_break_and_forget(prefetch_factor):
 
 
 @prefetch
-def test_break_and_iterate_again(prefetch_factor):
-    """A new pass does not wait for the reads of the old one."""
+def test_abandoned_iterator_over_slow_store(prefetch_factor):
+    """A new pass does not wait for the reads of the old one, and loses nothing to it."""
     stalled = Stalled(FIRST_STALLED)
     loader = stalled.loader(prefetch_factor=prefetch_factor)
     with promptly():
-        for _ in range(5):
-            for batch in loader:
-                assert batch["sample_index"][0] == 0
-                break
-        assert loader.epoch == 4
+        for epoch in range(5):
+            older = iter(loader)
+            assert next(older)["sample_index"][0] == 0
+            assert loader.epoch == epoch
+            stalled.reached.wait()
+        newer = iter(loader)
+        assert next(newer)["sample_index"][0] == 0
+        with pytest.raises(ClosedError):
+            next(older)
+    sync(stalled.store.answer())
+    with promptly(30):
+        check_rest(newer, CHUNK)
         loader.close()
     stalled.check_nothing_is_left()
 

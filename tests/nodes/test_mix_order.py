@@ -1,9 +1,11 @@
 import pickle
+import warnings
 
 import pytest
 
 import torchdata_insitu as tdi
 from tests.contracts.refusals import refused
+from tests.fake_groups import process_group
 from tests.small_loaders import small_store, views_of
 from torchdata_insitu.errors import PlanError
 from torchdata_insitu.nodes.mix_order import MixOrder
@@ -46,6 +48,16 @@ def test_places_and_lengths_are_those_of_a_walk(stop, options):
             assert order.after(place, n) == places[number + n]
         for n in reversed(range(n_steps - number + 1)):
             assert order.after(place, n) == places[number + n]
+
+
+def test_a_place_that_was_counted_before_the_ranks_were_known_is_counted_anew():
+    order = make_order("first", lanes=2, tail="exact")
+    start = order.start_of(0)
+    alone = order.after(start, 2)
+    with process_group(0, 2), warnings.catch_warnings():
+        # How many batches there are is asked on the way, and told that it was asked too early.
+        warnings.simplefilter("ignore")
+        assert order.after(start, 2) == places_of(order, start)[2] != alone
 
 
 def test_a_pass_that_follows_is_an_epoch_of_its_own():

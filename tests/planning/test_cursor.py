@@ -78,6 +78,12 @@ def test_every_differing_field_is_named_with_both_values():
     assert "order" not in str(error.value)
 
 
+@each_case("field, value", [("seed", 7.0), ("shuffle", 1), ("order", True), ("n", "100")])
+def test_a_value_of_another_type_is_another_plan(field, value):
+    with pytest.raises(StateError, match=f"{field} was {value!r} and is {PLAN[field]!r}"):
+        Cursor.from_state(state_of(plan={**PLAN, field: value}), PLAN, 100)
+
+
 @each_case("field", ["epoch", "position", "lanes"])
 @each_case("value", [-1, True, 1.0, "3", None])
 def test_numbers_that_are_no_place_are_refused(field, value):

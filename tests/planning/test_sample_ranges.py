@@ -9,6 +9,7 @@ from torchdata_insitu.planning.sample_ranges import (
     as_ranges,
     clip,
     cut_on_chunks,
+    first_samples,
     n_common,
     n_samples,
     union,
@@ -58,3 +59,9 @@ def test_pieces_are_the_ranges_cut_at_every_edge(pairs, chunks):
     borders = {edge for pair in ranges.tolist() for edge in pair}
     assert {edge for pair in pieces.tolist() for edge in pair} <= edges | borders
     assert np.diff(pieces, axis=1).min(initial=1) > 0
+
+
+@given(ANY_RANGES, st.integers(0, LENGTH + 1))
+def test_the_first_samples_are_the_first_of_all(pairs, n):
+    ranges = union(as_ranges(pairs))
+    assert members(first_samples(ranges, n)) == members(ranges)[:n]

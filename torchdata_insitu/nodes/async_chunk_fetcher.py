@@ -299,8 +299,8 @@ class AsyncChunkFetcher(SourcedNode[FetchedSegment]):
 
     def _live_pass(self) -> PoolPass:
         if self._pass is None:
-            plan = self.planner.plan
-            lanes = (self._cursor or self.planner.first_cursor()).lanes
+            cursor = self._cursor or self.planner.first_cursor()
+            plan, lanes = self.planner.plan_of(cursor), cursor.lanes
             floor = self._floor(plan, lanes)
             names = dict(zip(self._arrays, self.planner.space.array_names, strict=True))
             fetchers, by_source = self._fetchers, self._by_source
@@ -323,6 +323,7 @@ class AsyncChunkFetcher(SourcedNode[FetchedSegment]):
                 load,
                 block_chunks=plan.block_chunks,
                 fitting_block=lambda n_bytes: self._fitting_block(n_bytes, lanes),
+                kept_lanes=self.planner.kept_lanes_text(lanes),
             )
             self._finalizer = when_collected(self, end_pass, self._pass, tuple(fetchers.values()))
             try:

@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import logging
 import math
+import warnings
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import Any, ClassVar
 
 import numpy as np
+from torch.distributed.device_mesh import DeviceMesh
 
 from torchdata_insitu.errors import PlanError
 from torchdata_insitu.geometry.array_geometry import ArrayGeometry
 from torchdata_insitu.geometry.view import View, as_views
 from torchdata_insitu.nodes.cursor_node import CursorNode
-from torchdata_insitu.nodes.ranks import resolve_ranks
+from torchdata_insitu.nodes.ranks import Ranks
 from torchdata_insitu.planning.anchor_space import AnchorSpace
 from torchdata_insitu.planning.cursor import FORMAT, Cursor
+from torchdata_insitu.planning.outgrown_plans import OutgrownPlans
 from torchdata_insitu.planning.plan import Plan
 from torchdata_insitu.planning.segments import Segment
 from torchdata_insitu.planning.split import Split, Splits
@@ -43,11 +47,16 @@ class ChunkPlanner(CursorNode[Segment]):
         tail: what happens to a last batch that is not full: `"short"`, `"drop"`, `"pad"` or
             `"exact"`; None for `"short"` when shuffled, else `"exact"`.
         lanes: equal shares of an epoch that are read side by side; None for the world size.
-        rank: data-parallel rank; None to look it up at the first `next`.
+        rank: data-parallel rank; None to look it up: of `torch.distributed` if it is initialized,
+            else of torchrun's environment, else alone. It may change until the first `next`.
         world_size: number of data-parallel ranks; None to look it up.
+        mesh: the data-parallel dimension of a device mesh, such as `mesh["dp"]`, instead of both;
+            asked at the first use. A pickled planner takes it along as torch does: it is good in
+            a process that has the same process groups.
 
     State:
-        The cursor of the next segment.
+        The cursor of the next segment. One that was saved before the data grew is taken too: its
+        epoch is finished over the draws that it began with.
 
     Threads:
         None of its own.
@@ -55,7 +64,8 @@ class ChunkPlanner(CursorNode[Segment]):
     Raises:
         GeometryError: views that cannot be drawn together.
         PlanError: no sample is left, an epoch of zero batches, a split of another length or
-            several splits, or an option of the wrong kind.
+            several splits, or an option of the wrong kind; at the first use, a mesh without this
+            process; later, ranks that changed after draws were handed out.
 
     Example:
         >>> import torchdata_insitu as tdi
@@ -66,8 +76,12 @@ class ChunkPlanner(CursorNode[Segment]):
         [0, 1, 2, 3]
     """
 
-    # Ranks that were looked up belong to the process: a spawned one may be of another rank.
-    _RUNTIME: ClassVar[dict[str, Any]] = {"_segments": iter(()), "_ranks": None}
+    # What was found of ranks belongs to the process: a spawned one may be of another rank.
+    _RUNTIME: ClassVar[dict[str, Any]] = {
+        "_segments": None,
+        "_checked_ranks": None,
+        "_early_steps": None,
+    }
 
     def __init__(
         self,
@@ -83,6 +97,7 @@ class ChunkPlanner(CursorNode[Segment]):
         lanes: int | None = None,
         rank: int | None = None,
         world_size: int | None = None,
+        mesh: DeviceMesh | None = None,
     ) -> None:
         """Check the plan; rank and world size are looked up later unless they are given."""
         super().__init__()
@@ -95,10 +110,6 @@ class ChunkPlanner(CursorNode[Segment]):
                 "split_by_range(views, {'train': (0, 100)})['train'], or None for all samples"
             )
             raise PlanError(msg)
-        rank, world_size = (
-            None if value is None else whole_number(name, value)
-            for name, value in (("rank", rank), ("world_size", world_size))
-        )
         is_count = isinstance(lanes, int | np.integer) and not isinstance(lanes, bool)
         if lanes is not None and not (is_count and lanes >= 1):
             msg = f"lanes is {lanes!r}, but must be an integer of at least 1, or None"
@@ -115,15 +126,17 @@ class ChunkPlanner(CursorNode[Segment]):
             batch_size=whole_number("batch_size", batch_size, least=1),
             tail=tail,
         )
-        self._asked_ranks = (rank, world_size)
+        self._ranks = Ranks(rank, world_size, mesh)
         self._asked_lanes = None if lanes is None else int(lanes)
-        self._ranks: tuple[int, int] | None = None
-        self._told_of_lanes = False
-        self._segments: Iterator[Segment] = iter(())
-        if rank is not None or world_size is not None:
-            self._ranks = resolve_ranks(rank, world_size)
+        self._checked_ranks: tuple[int, int] | None = None
+        self._early_steps: tuple[Cursor, int] | None = None
+        self._told_of_lanes = self._told_of_steps = False
+        self._told_of_change: tuple[int, int] | None = None
+        self._outgrown = OutgrownPlans(self.plan, self.space)
+        self._segments: Iterator[Segment] | None = None
         # Too few draws for one rank are too few for any number of ranks.
-        self.plan.check(self._ranks[1] if self._ranks else 1)
+        given = self._ranks.lasting
+        self.plan.check(given[1] if given else 1)
 
     @property
     def planner(self) -> ChunkPlanner:
@@ -137,17 +150,31 @@ class ChunkPlanner(CursorNode[Segment]):
 
     @property
     def ranks(self) -> tuple[int, int]:
-        """Rank and world size, looked up at the first use."""
-        if self._ranks is None:
-            ranks = resolve_ranks(*self._asked_ranks)
+        """Rank and world size; unless they are given, they may change until the first `next`.
+
+        Raises:
+            PlanError: they changed later, or no rank would get a batch.
+        """
+        ranks = self._ranks.find(self._upcoming)
+        if ranks != self._checked_ranks:
             self.plan.check(ranks[1])
-            self._ranks = ranks
-        return self._ranks
+            self._checked_ranks = ranks
+            self._tell_of_steps(ranks[1])
+        return ranks
+
+    def use_ranks(self) -> tuple[int, int]:
+        """Rank and world size that draws are handed out under from now on.
+
+        Raises:
+            PlanError: draws were handed out under other ones, or no rank would get a batch.
+        """
+        self._ranks.use(self._upcoming)
+        return self.ranks
 
     @property
     def known_ranks(self) -> tuple[int, int] | None:
-        """Rank and world size if they were given or looked up already."""
-        return self._ranks
+        """Rank and world size if they are known and stay as they are."""
+        return self._ranks.lasting
 
     def first_cursor(self) -> Cursor:
         """Where the first epoch begins."""
@@ -158,8 +185,8 @@ class ChunkPlanner(CursorNode[Segment]):
         return Cursor(epoch, 0, self.lanes_after(None if before is None else before.lanes))
 
     def start_again(self, cursor: Cursor) -> Cursor:
-        """Where the epoch of a cursor began; it keeps its lanes."""
-        return Cursor(cursor.epoch, 0, cursor.lanes)
+        """Where the epoch of a cursor began; it keeps its lanes and draws."""
+        return replace(cursor, position=0, origin=None)
 
     def next_epoch(self, cursor: Cursor) -> Cursor:
         """Where the epoch after a cursor begins."""
@@ -167,18 +194,21 @@ class ChunkPlanner(CursorNode[Segment]):
 
     def is_at_end(self, cursor: Cursor) -> bool:
         """Whether a cursor stands at position N."""
-        return cursor.position >= self.plan.n_draws
+        return cursor.position >= self.plan_of(cursor).n_draws
 
     def steps_from(self, cursor: Cursor) -> int:
         """Batches that every rank still gets from a cursor to the end of its epoch."""
-        return self.plan.steps(cursor.position, self.ranks[1])
+        n_steps = self.plan_of(cursor).steps(cursor.position, self.ranks[1])
+        if self._ranks.lasting is None:
+            self._early_steps = cursor, n_steps
+        return n_steps
 
     def after(self, cursor: Cursor, n_batches: int) -> Cursor:
         """The cursor so many batches later; position N after the last one, whatever the tail."""
-        position = self.plan.n_draws
+        position = self.plan_of(cursor).n_draws
         if n_batches < self.steps_from(cursor):
             position = cursor.position + n_batches * self.plan.batch_size * self.ranks[1]
-        return Cursor(cursor.epoch, position, cursor.lanes)
+        return replace(cursor, position=position, origin=None)
 
     def lanes_after(self, lanes: int | None) -> int:
         """Lanes of an epoch that follows one with `lanes`; an epoch in progress keeps its."""
@@ -187,7 +217,9 @@ class ChunkPlanner(CursorNode[Segment]):
         world_size = self.ranks[1]
         if lanes is None or lanes % world_size == 0:
             return lanes or world_size
-        _logger.info("lanes change from %d to the world size %d", lanes, world_size)
+        if self._told_of_change != (lanes, world_size):
+            self._told_of_change = lanes, world_size
+            _logger.info("lanes change from %d to the world size %d", lanes, world_size)
         return world_size
 
     def reads_from(self, cursor: Cursor, n_batches: int | None = None) -> dict[str, int]:
@@ -198,7 +230,7 @@ class ChunkPlanner(CursorNode[Segment]):
             n_batches: those that are wanted; None for all to the end of the epoch.
         """
         rank, world_size = self.ranks
-        return self.plan.reads(
+        return self.plan_of(cursor).reads(
             rank,
             world_size=world_size,
             epoch=cursor.epoch,
@@ -207,15 +239,39 @@ class ChunkPlanner(CursorNode[Segment]):
             n_batches=n_batches,
         )
 
-    def floor_terms(self, lanes: int) -> list[tuple[str, int, int]]:
-        """What one block in every open lane takes: by array its name, chunks, bytes of a chunk."""
-        n_chunks = self.plan.floor_chunks(*self.ranks, lanes)
+    def floor_terms(self, lanes: int, n_draws: int | None = None) -> list[tuple[str, int, int]]:
+        """What one block in every open lane takes: by array its name, chunks, bytes of a chunk.
+
+        Args:
+            lanes: of the epoch.
+            n_draws: of the epoch, if it began before the data grew.
+        """
+        plan = self.plan_of(Cursor(0, 0, lanes, n_draws=n_draws))
+        n_chunks = plan.floor_chunks(*self.ranks, lanes)
         sizes = [array.chunk_bytes for array in self.arrays]
         return list(zip(self.space.array_names, n_chunks, sizes, strict=True))
 
-    def floor_bytes(self, lanes: int) -> int:
-        """The least budget for a pass over so many lanes."""
-        return sum(n_chunks * size for _, n_chunks, size in self.floor_terms(lanes))
+    def floor_bytes(self, lanes: int, n_draws: int | None = None) -> int:
+        """The least budget for a pass; arguments as in `floor_terms`."""
+        return sum(n_chunks * size for _, n_chunks, size in self.floor_terms(lanes, n_draws))
+
+    def kept_lanes_text(self, lanes: int) -> str:
+        """Why an epoch takes more memory than one that is begun now; empty if it does not.
+
+        It does if more ranks began it, or a loader that was given more lanes.
+        """
+        world_size = self.ranks[1]
+        fewer = self._asked_lanes or world_size
+        if lanes <= fewer:
+            return ""
+        n_own = lanes // math.gcd(lanes, world_size)
+        stays = self._asked_lanes is None and lanes % world_size == 0
+        given = f", if lanes={fewer} is given" if stays else ""
+        return (
+            f"this epoch keeps its {lanes} lanes and its blocks until it ends, of which this rank "
+            f"reads {n_own} lanes at once; from the next epoch on there are {fewer}{given}, with a "
+            f"floor of {self.floor_bytes(fewer)} B"
+        )
 
     def read_cursor(self, state: Any, *, format_name: str = FORMAT) -> Cursor:
         """Check a state against the plan.
@@ -228,33 +284,61 @@ class ChunkPlanner(CursorNode[Segment]):
             StateError: foreign, newer, out of range, of another plan, or inside a batch that this
                 rank does not hand out.
         """
-        fingerprint, n_draws = self.plan.fingerprint(), self.plan.n_draws
+        plan = self._outgrown.saved_over(state) or self.plan
+        fingerprint, n_draws = plan.fingerprint(), plan.n_draws
         cursor = Cursor.from_state(state, fingerprint, n_draws, format_name=format_name)
+        if plan is not self.plan:
+            cursor = replace(cursor, n_draws=n_draws)
         if cursor.origin is not None:
-            self.plan.segments(cursor, *self.ranks)
+            plan.segments(cursor, *self.ranks)
         return cursor
 
     def write_cursor(self, cursor: Cursor) -> dict[str, Any]:
         """The state that a cursor of this plan stands for."""
-        return cursor.to_state(self.plan.fingerprint())
+        return cursor.to_state(self.plan_of(cursor).fingerprint())
+
+    def plan_of(self, cursor: Cursor) -> Plan:
+        """The plan of the epoch of a cursor: of fewer draws if it began before the data grew."""
+        return self.plan if cursor.n_draws is None else self._outgrown.of_first(cursor.n_draws)
 
     def _start(self, cursor: Cursor) -> None:
-        self._tell_of_lanes(cursor.lanes, self.ranks[1])
-        self._segments = self.plan.segments(cursor, *self.ranks)
+        del cursor
+        # Opened by the first `next`: until then, ranks that are looked up may change.
+        self._segments = None
+
+    def _open(self, cursor: Cursor) -> Iterator[Segment]:
+        rank, world_size = self.use_ranks()
+        self._tell_of_lanes(cursor.lanes, world_size)
+        return self.plan_of(cursor).segments(cursor, rank, world_size)
 
     def _tell_of_lanes(self, lanes: int, world_size: int) -> None:
         factor = world_size // math.gcd(lanes, world_size)
         if factor > 1 and not self._told_of_lanes:
             self._told_of_lanes = True
-            _logger.warning(
-                "%d lanes on %d ranks: each chunk is read by up to %d ranks; give lanes that the "
-                "world size divides, or wait for the next epoch if this one was resumed",
-                lanes,
-                world_size,
-                factor,
+            msg = (
+                f"{lanes} lanes on {world_size} ranks: each chunk is read by up to {factor} ranks; "
+                "give lanes that the world size divides, or wait for the next epoch if this one "
+                "was resumed"
             )
+            warnings.warn(msg, stacklevel=2)
+
+    def _tell_of_steps(self, world_size: int) -> None:
+        if self._early_steps is None or self._told_of_steps:
+            return
+        cursor, before = self._early_steps
+        now = self.plan_of(cursor).steps(cursor.position, world_size)
+        if now != before:
+            self._told_of_steps = True
+            msg = (
+                f"the number of batches was asked before the ranks were known: from position "
+                f"{cursor.position} of epoch {cursor.epoch} it was {before}, and on {world_size} "
+                f"ranks it is {now}; ask after init_process_group, or give rank and world_size"
+            )
+            warnings.warn(msg, stacklevel=2)
 
     def _make(self) -> Segment:
+        if self._segments is None:
+            self._segments = self._open(self._cursor or self.first_cursor())
         return next(self._segments)
 
     def _cursor_after(self, item: Segment) -> Cursor:

@@ -115,6 +115,9 @@ class MixNode(OrderedNode["Batch", MixCursor]):
 
     def _make(self) -> Batch:
         cursor = self.cursor
+        if self._after is None:
+            # Of a source that is chosen later too, for its batches are counted already.
+            self._order.use_ranks()
         number = self._order.source(cursor)
         if number is None:
             self._leave_unfinished(cursor)

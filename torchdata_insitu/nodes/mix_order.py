@@ -47,7 +47,7 @@ class MixOrder:
         self.planners = {name: planners[name] for name in self.choices.names}
         self._n_draws = tuple(planner.plan.n_draws for planner in self.planners.values())
         self._kept_steps: tuple[tuple[MixCursor, tuple[int, int]], int] | None = None
-        self._kept_after: tuple[MixCursor, int, MixCursor] | None = None
+        self._kept_after: tuple[tuple[MixCursor, tuple[int, int]], int, MixCursor] | None = None
         self._check_ranks({name: p.known_ranks for name, p in self.planners.items()})
 
     def _check_ranks(self, ranks: Mapping[str, tuple[int, int] | None]) -> None:
@@ -56,7 +56,7 @@ class MixOrder:
             texts = (f"rank {rank} of {n} in {name!r}" for name, (rank, n) in known.items())
             msg = (
                 f"the sources of the mix disagree about the rank: {', '.join(texts)}: give all of "
-                "their planners the same rank and world_size"
+                "their planners the same rank and world_size, or the same mesh"
             )
             raise PlanError(msg)
 
@@ -66,6 +66,10 @@ class MixOrder:
         found = {name: planner.ranks for name, planner in self.planners.items()}
         self._check_ranks(found)
         return next(iter(found.values()))
+
+    def use_ranks(self) -> None:
+        """Let all sources keep the ranks that they have now."""
+        self._check_ranks({name: p.use_ranks() for name, p in self.planners.items()})
 
     @property
     def plan(self) -> dict[str, Any]:
@@ -142,9 +146,10 @@ class MixOrder:
 
     def after(self, cursor: MixCursor, n_batches: int) -> MixCursor:
         """The place so many batches later, of those that the epoch has left."""
+        key = cursor, self.ranks
         kept = self._kept_after
         done, place = 0, cursor
-        if kept is not None and kept[0] == cursor and kept[1] <= n_batches:
+        if kept is not None and kept[0] == key and kept[1] <= n_batches:
             _, done, place = kept
         if n_batches - done > _ONE_BY_ONE:
             place = self._after_many(place, n_batches - done)
@@ -154,7 +159,7 @@ class MixOrder:
                 if number is None:
                     break
                 place = self.after_one(self.begun(place, number), number)
-        self._kept_after = cursor, n_batches, place
+        self._kept_after = key, n_batches, place
         return place
 
     def _after_many(self, cursor: MixCursor, n_batches: int) -> MixCursor:

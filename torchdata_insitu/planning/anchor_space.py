@@ -1,9 +1,10 @@
 """The draw space of plain samples: every draw is an anchor on the sample axis."""
 
+import copy
 import hashlib
 import json
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,8 +15,18 @@ from torchdata_insitu.geometry.chunk_grid import AxisChunks
 from torchdata_insitu.geometry.view import View, array_offsets, as_views
 from torchdata_insitu.planning.planning_grid import planning_edges
 from torchdata_insitu.planning.run_lengths import RunLengths
-from torchdata_insitu.planning.sample_ranges import as_ranges, clip, cut_on_chunks, n_samples
+from torchdata_insitu.planning.sample_ranges import (
+    Ranges,
+    as_ranges,
+    clip,
+    cut_on_chunks,
+    first_samples,
+    n_samples,
+)
 from torchdata_insitu.planning.split import Split
+
+# Looked at in one go: a bound on the memory, at some 50 bytes for each.
+_UNITS_AT_ONCE = 1 << 20
 
 
 class AnchorSpace:
@@ -90,17 +101,29 @@ class AnchorSpace:
                 f"samples than the offsets {low} to {high:+d} of the views reach"
             )
             raise PlanError(msg)
-        self.grid = planning_edges(
-            self.arrays, lanes=lanes, budget_bytes=budget_bytes, ranges=valid
-        )
-        cells = cut_on_chunks(self.grid.edges, valid)
-        self._starts, self._stops = cells.T.copy()
-        self._lengths = RunLengths.encode(self._stops - self._starts)
-        self._bounds: dict[int, tuple[int, ...]] = {}
+        self._grid_rules = {"lanes": lanes, "budget_bytes": budget_bytes}
+        self._cut(valid)
         # Arrays that are chunked and read alike need the same chunks: found once for all of them.
         self._alike: dict[tuple[AxisChunks, tuple[int, ...]], list[int]] = {}
         for number, (array, offsets) in enumerate(by_array.items()):
             self._alike.setdefault((array.sample_chunks, offsets), []).append(number)
+
+    def _cut(self, valid: Ranges) -> None:
+        self._valid = valid
+        self.grid = planning_edges(self.arrays, **self._grid_rules, ranges=valid)  # type: ignore[arg-type]
+        cells = cut_on_chunks(self.grid.edges, valid)
+        self._starts, self._stops = np.ascontiguousarray(cells.T)
+        self._lengths = RunLengths.encode(self._stops - self._starts)
+        self._bounds: dict[int, tuple[int, ...]] = {}
+
+    def first(self, n_draws: int) -> Self:
+        """The space of the first draws in store order: what it was before the arrays grew.
+
+        Where the last chunk was not full then, the last unit is as short as it was.
+        """
+        space = copy.copy(self)
+        space._cut(first_samples(self._valid, n_draws))  # noqa: SLF001 - of this class
+        return space
 
     @property
     def n_units(self) -> int:
@@ -192,25 +215,20 @@ class AnchorSpace:
             [name, [numbers[array] for array in view.arrays], list(view.offsets)]
             for name, view in self.views.items()
         ]
-        gaps = RunLengths.encode(self._starts - np.append(np.int64(0), self._stops[:-1]))
+        gaps = self._starts.copy()
+        gaps[1:] -= self._stops[:-1]
         return {
-            "units": _digest([self._lengths.digest(), gaps.digest()]),
+            "units": _digest([self._lengths.digest(), RunLengths.encode(gaps).digest()]),
             "arrays": _digest(arrays),
             "offsets": _digest(views),
         }
 
     def _widest(self, chunks: AxisChunks, offsets: tuple[int, ...], n_units: int) -> int:
-        starts = self._starts[: self.n_units - n_units + 1]
-        stops = self._stops[n_units - 1 :]
-        n_read = np.zeros(len(starts), dtype=np.int64)
-        covered = np.full(len(starts), -1, dtype=np.int64)
-        # Offsets rise, so what one reads begins and ends no earlier than for the one before.
-        for offset in offsets:
-            first = np.maximum(chunks.chunk_of(starts + offset), covered + 1)
-            last = chunks.chunk_of(stops + (offset - 1))
-            n_read += np.maximum(last - first + 1, 0)
-            covered = last
-        return int(n_read.max())
+        starts, stops = self._starts[: self.n_units - n_units + 1], self._stops[n_units - 1 :]
+        pieces = [
+            slice(first, first + _UNITS_AT_ONCE) for first in range(0, len(starts), _UNITS_AT_ONCE)
+        ]
+        return max(_most_read(chunks, offsets, starts[piece], stops[piece]) for piece in pieces)
 
     def _read(
         self, starts: NDArray[np.int64], stops: NDArray[np.int64]
@@ -238,6 +256,24 @@ class AnchorSpace:
         owner = np.concatenate(owners)
         by_owner = np.argsort(owner, kind="stable")
         return owner[by_owner], np.concatenate(rows)[by_owner]
+
+
+def _most_read(
+    chunks: AxisChunks,
+    offsets: tuple[int, ...],
+    starts: NDArray[np.int64],
+    stops: NDArray[np.int64],
+) -> int:
+    """Most chunks that any of these stretches of anchors reads."""
+    n_read = np.zeros(len(starts), dtype=np.int64)
+    covered = np.full(len(starts), -1, dtype=np.int64)
+    # Offsets rise, so what one reads begins and ends no earlier than for the one before.
+    for offset in offsets:
+        first = np.maximum(chunks.chunk_of(starts + offset), covered + 1)
+        last = chunks.chunk_of(stops + (offset - 1))
+        n_read += np.maximum(last - first + 1, 0)
+        covered = last
+    return int(n_read.max())
 
 
 def _distinct(chunks: NDArray[np.int64]) -> NDArray[np.int64]:

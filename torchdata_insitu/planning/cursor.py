@@ -8,6 +8,12 @@ from torchdata_insitu.errors import StateError
 
 FORMAT = "torchdata_insitu.cursor"
 _VERSION = 1
+# What a fingerprint stands for, of which a message can show nothing else.
+_MEANINGS = {
+    "units": " (which samples are drawn, and how they are chunked)",
+    "arrays": " (paths, fields, data types and packing of the arrays)",
+    "offsets": " (names, arrays and offsets of the views)",
+}
 _FOREIGN = {
     "num_yielded": "a state of torchdata.nodes.Loader",
     "_snapshot": "a state of torchdata's StatefulDataLoader",
@@ -35,6 +41,9 @@ class Cursor:
     origin: int | None = None
     """Where the batch begins, for a node that yields segments and stands inside one: `position` is
     then the next one of its own rank. None: between two batches."""
+    n_draws: int | None = None
+    """Draws of this epoch, where the plan has more by now: it began before the data grew. None: as
+    many as the plan has."""
 
     def to_state(self, fingerprint: Mapping[str, Any]) -> dict[str, Any]:
         """Write the cursor as plain JSON, with the plan it belongs to.
@@ -135,8 +144,11 @@ def check_plan(saved: object, fingerprint: Mapping[str, Any]) -> None:
         raise StateError(msg)
     differing = [
         f"{field} was {saved.get(field, 'absent')!r} and is {fingerprint.get(field, 'absent')!r}"
+        f"{_MEANINGS.get(field, '')}"
         for field in [*fingerprint, *(field for field in saved if field not in fingerprint)]
-        if field not in saved or field not in fingerprint or saved[field] != fingerprint[field]
+        if field not in saved
+        or field not in fingerprint
+        or not is_same_plan(saved[field], fingerprint[field])
     ]
     if differing:
         msg = (
@@ -144,6 +156,15 @@ def check_plan(saved: object, fingerprint: Mapping[str, Any]) -> None:
             "settings and data it was saved with, or start a new epoch"
         )
         raise StateError(msg)
+
+
+def is_same_plan(saved: object, now: object) -> bool:
+    """Whether the plan of a state, or a field of it, is this one; 1, 1.0 and True are not equal."""
+    if isinstance(now, Mapping):
+        if not isinstance(saved, Mapping) or saved.keys() != now.keys():
+            return False
+        return all(is_same_plan(saved[name], now[name]) for name in now)
+    return type(saved) is type(now) and saved == now
 
 
 def whole_field(state: Mapping[str, Any], field: str, low: int = 0, high: int | None = None) -> int:

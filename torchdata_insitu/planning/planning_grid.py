@@ -124,7 +124,8 @@ def _common_edges(chunks: Sequence[AxisChunks]) -> AxisChunks:
 
 def _reread(axis: AxisChunks, cells: Ranges) -> float:
     first, last = axis.chunk_of(cells[:, 0]), axis.chunk_of(cells[:, 1] - 1)
-    n_read = int((last - first + 1).sum())
+    # In sums of each, since the arrays can be of millions of cells.
+    n_read = int(last.sum()) - int(first.sum()) + len(cells)
     # Cells are sorted, so a chunk that two cells read is the last of one and the first of the next.
-    n_distinct = n_read - int((first[1:] == last[:-1]).sum())
+    n_distinct = n_read - int(np.count_nonzero(first[1:] == last[:-1]))
     return n_read / n_distinct

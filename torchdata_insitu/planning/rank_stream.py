@@ -157,14 +157,13 @@ class RankStream:
 
     def cursor_at(self, place: int) -> Cursor:
         """Cursor of what the stream hands out at a place."""
-        epoch, lanes = self.cursor.epoch, self.cursor.lanes
         if place >= self.n_total:
-            return Cursor(epoch=epoch, position=self.n_draws, lanes=lanes)
+            return replace(self.cursor, position=self.n_draws, origin=None)
         step, inside = divmod(place, self.batch_size)
         batch_start = self._position_after(step)
         if inside == 0:
-            return Cursor(epoch=epoch, position=batch_start, lanes=lanes)
-        return Cursor(epoch=epoch, position=self.position(place), lanes=lanes, origin=batch_start)
+            return replace(self.cursor, position=batch_start, origin=None)
+        return replace(self.cursor, position=self.position(place), origin=batch_start)
 
     def batch_ends(self, start: int, stop: int) -> list[tuple[int, int]]:
         """Batches that end in a stretch of the stream.

@@ -30,7 +30,9 @@ class RunLengths:
     def encode(cls, lengths: ArrayLike) -> Self:
         """Encode one length per unit."""
         values = np.asarray(lengths, dtype=np.int64)
-        starts = np.flatnonzero(np.diff(values, prepend=-1))
+        is_first = np.ones(len(values), dtype=np.bool_)
+        np.not_equal(values[1:], values[:-1], out=is_first[1:])
+        starts = np.flatnonzero(is_first)
         counts = np.diff(starts, append=len(values))
         return cls(lengths=values[starts], counts=counts.astype(np.int64, copy=False))
 

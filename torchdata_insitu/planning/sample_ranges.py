@@ -26,6 +26,15 @@ def clip(ranges: Ranges, start: int, stop: int) -> Ranges:
     return cut[cut[:, 0] < cut[:, 1]]
 
 
+def first_samples(ranges: Ranges, n: int) -> Ranges:
+    """The first `n` samples of sorted, disjoint ranges."""
+    lengths = ranges[:, 1] - ranges[:, 0]
+    kept = np.clip(n - (np.cumsum(lengths) - lengths), 0, lengths)
+    cut = ranges.copy()
+    cut[:, 1] = ranges[:, 0] + kept
+    return cut[cut[:, 0] < cut[:, 1]]
+
+
 def union(ranges: Ranges) -> Ranges:
     """The same samples in disjoint ranges that do not touch."""
     if len(ranges) == 0:
@@ -58,7 +67,8 @@ def cut_on_chunks(chunks: AxisChunks, ranges: Ranges) -> Ranges:
     before = np.cumsum(n_cells) - n_cells
     cells = np.repeat(first - before, n_cells)
     cells += np.arange(len(cells))
-    pieces = np.empty((len(cells), 2), dtype=np.int64)
+    # Column by column, for whoever wants all starts and all stops: there can be millions.
+    pieces = np.empty((2, len(cells)), dtype=np.int64).T
     pieces[:, 0] = chunks.starts(cells)
     cells += 1
     pieces[:, 1] = chunks.starts(cells)

@@ -134,6 +134,7 @@ class ChunkPool:
         *,
         block_chunks: int,
         fitting_block: Callable[[int], int],
+        kept_lanes: str = "",
     ) -> PoolPass:
         """Start a pass: check its floor and reserve address space for its sources.
 
@@ -145,6 +146,7 @@ class ChunkPool:
             block_chunks: units in a block, for the advice in an error.
             fitting_block: the most of them whose floor fits so many bytes, 0 if none does; called
                 for an error only.
+            kept_lanes: why neither lanes nor `block_chunks` can be lowered in this epoch, if so.
 
         Raises:
             BudgetError: the floors of all live passes do not fit the budget.
@@ -163,7 +165,14 @@ class ChunkPool:
             raise
         if new.floor_bytes <= left:
             return new
-        raise budget_error(new, others, self._budget, block_chunks, fitting_block(left))
+        raise budget_error(
+            new,
+            others,
+            self._budget,
+            block_chunks=block_chunks,
+            fitting=fitting_block(left),
+            kept_lanes=kept_lanes,
+        )
 
     def _do(self, step: Callable[[PoolWork], T]) -> T:
         """Take a step under the lock, and do afterwards what came up.

@@ -138,7 +138,13 @@ class PoolPass:
 
 
 def budget_error(
-    new: PoolPass, others: Sequence[PoolPass], budget: PoolBudget, block_chunks: int, fitting: int
+    new: PoolPass,
+    others: Sequence[PoolPass],
+    budget: PoolBudget,
+    *,
+    block_chunks: int,
+    fitting: int,
+    kept_lanes: str,
 ) -> BudgetError:
     """The floors of the live passes and of a new one are more than the budget.
 
@@ -148,6 +154,7 @@ def budget_error(
         budget: what there is.
         block_chunks: units in a block of the new pass.
         fitting: the most of them that would fit; 0 if none does.
+        kept_lanes: what to say instead of that, of an epoch that keeps lanes and blocks.
     """
     passes = [*others, new]
     needed = sum(pool_pass.floor_bytes for pool_pass in passes)
@@ -157,7 +164,10 @@ def budget_error(
     size = f"{needed} B" if is_exact else text_of_bytes(needed)
     ways = [f"raise budget_bytes to {needed}"]
     unfit = ""
-    if fitting:
+    if kept_lanes:
+        unfit = f"; {kept_lanes}"
+        ways = [f"{ways[0]} for the rest of this epoch"]
+    elif fitting:
         ways.insert(0, f"lower block_chunks from {block_chunks} to {fitting}")
     else:
         unfit = "; not even one unit in each lane of the new one fits"
