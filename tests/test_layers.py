@@ -22,14 +22,20 @@ LAYERS = {
     "pool": 2,
     "gather": 2,
     "nodes": 3,
+    "batch_sampler_hook": 4,
     "chain": 4,
     "loader_iterator": 4,
+    "loader_place": 4,
     "loader_state": 4,
     "loader_stats": 4,
     "loader": 4,
     "describe": 5,
+    "iterable_dataset": 5,
+    "mask_invalid": 5,
     "open_arrays": 5,
     "pipeline": 5,
+    "rank_check": 5,
+    "state_description": 5,
     "testing": 6,
     "lightning_": 6,
     "__init__": 7,
@@ -39,7 +45,8 @@ MIDDLE = {"planning", "fetch", "pool", "gather"}
 
 # Where a library may be imported, as prefixes of the path inside the package.
 TORCH = (
-    *("nodes/", "chain", "loader", "describe", "pipeline", "testing/", "lightning_/"),
+    *("nodes/", "chain", "loader", "describe", "iterable_dataset", "pipeline", "rank_check"),
+    *("mask_invalid", "testing/", "lightning_/"),
     "geometry/torch_dtypes.py",
 )
 ZARR = ("geometry/metadata.py", "geometry/array_reading.py", "fetch/", "testing/")
@@ -50,6 +57,7 @@ HOMES = {
     "obstore": ZARR,
     "numcodecs": ZARR,
     "lightning": ("lightning_/",),
+    "pytorch_lightning": ("lightning_/",),
     "matplotlib": (),
     "xarray": (),
 }
