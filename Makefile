@@ -5,9 +5,11 @@ export PYTHONPATH := $(CURDIR)
 PY := "$(or $(TDI_VENV),.venv)/bin/python"
 # A process for each core, of a few: each has PyTorch in memory.
 PYTEST := $(PY) -m pytest -n logical --maxprocesses 4
+# The oldest release of each minor version that is supported, next to the newest of all.
+LIGHTNINGS := 2.5.0 2.6.0
 
 .DEFAULT_GOAL := help
-.PHONY: help ready demo test test-full bench lint types format clean
+.PHONY: help ready demo test test-full test-lightning bench lint types format clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1\t/p' Makefile | expand -t 20
@@ -21,8 +23,19 @@ demo: ready ## train on real data, kill the training three times, resume it bit 
 test: ready ## the tests, without those marked slow, gpu or network
 	@$(PYTEST) -m "not slow and not gpu and not network"
 
-test-full: ready ## all the tests this machine can run
+test-full: ready test-lightning ## all the tests this machine can run
 	@$(PYTEST) -m "not network"
+
+test-lightning: ready $(LIGHTNINGS:%=build/lightning-%) ## the tests of the Lightning part over its oldest releases
+	@for release in $(LIGHTNINGS); do \
+		echo "lightning $$release"; \
+		PYTHONPATH=build/lightning-$$release:$(CURDIR) $(PYTEST) -m "not network" tests/lightning_ || exit 1; \
+	done
+
+# Laid over the environment, which has the newest release.
+build/lightning-%: | ready
+	@$(PY) -m pip install --quiet --disable-pip-version-check --no-deps --target $@.new lightning==$*
+	@rm -rf $@ && mv $@.new $@
 
 bench: ready ## measure against other loaders: tables, build/bench/bench.json and .png (ARGS=--help)
 	@$(PY) -m benchmarks.run $(ARGS)

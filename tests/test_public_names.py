@@ -14,16 +14,26 @@ import torchdata_insitu.testing
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 MODULES = [tdi, torchdata_insitu.testing]
+OF_LIGHTNING = ["InSituDataModule", "InSituResume"]
 PUBLIC = [(module, name) for module in MODULES for name in module.__all__]
+PUBLIC += [(tdi, name) for name in OF_LIGHTNING]
 
 
 def test_import_loads_no_optional_library():
     code = (
-        "import sys, torchdata_insitu\n"
-        "print(sorted({'lightning', 'matplotlib', 'xarray'} & set(sys.modules)))"
+        "import sys\nfrom torchdata_insitu import *\n"
+        "heavy = {'lightning', 'pytorch_lightning', 'matplotlib', 'xarray'}\n"
+        "print(sorted(heavy & set(sys.modules)))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+def test_names_that_need_lightning_are_found_and_not_among_all():
+    assert set(OF_LIGHTNING) <= set(dir(tdi))
+    assert not set(OF_LIGHTNING) & set(tdi.__all__)
+    with pytest.raises(AttributeError, match="has no attribute 'InSituModule'"):
+        tdi.InSituModule  # noqa: B018
 
 
 def test_names_are_listed_once_and_sorted_for_a_reader():

@@ -8,6 +8,8 @@ import pytest
 import xarray as xr
 import zarr
 
+import torchdata_insitu as tdi
+
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 ASSIGNMENT = re.compile(r'^url, x, y = "([^"]*)", "([^"]*)", "([^"]*)"$', re.MULTILINE)
 
@@ -76,3 +78,27 @@ def check(variables, x, y):
     ((start, stop),) = variables["splits"]["train"].ranges
     assert sorted(anchors) == list(range(max(start, 1), stop))
     assert variables["state"]["epoch"] == 1
+
+
+def test_the_block_for_lightning_opens_the_archive(monkeypatch):
+    monkeypatch.chdir(ROOT)
+    (block,) = re.findall(
+        r"^```python\n(data = .*?)^```$",
+        (ROOT / "README.md").read_text(),
+        re.MULTILINE | re.DOTALL,
+    )
+    url, x, y = ASSIGNMENT.search(readme_block()).groups()
+    trainer = Recorder()
+    variables = {"tdi": tdi, "url": url, "x": x, "y": y, "model": "a model", "trainer": trainer}
+    exec(compile(block, "README.md", "exec"), variables)
+    assert trainer.shapes == {(2, 33, 36)}
+
+
+class Recorder:
+    """Does with a data module what a trainer does."""
+
+    def fit(self, model, datamodule, ckpt_path):
+        assert (model, ckpt_path) == ("a model", "last")
+        datamodule.setup("fit")
+        self.shapes = {tuple(batch["x"].shape[1:]) for batch in datamodule.train_dataloader()}
+        datamodule.teardown("fit")

@@ -4,14 +4,19 @@ An existing Zarr archive becomes a shuffled, split-aware, rank-aware, exactly re
 PyTorch batches, as a chain of `torchdata.nodes`.
 """
 
+from typing import TYPE_CHECKING, Any
+
 from torchdata_insitu import errors
 from torchdata_insitu.describe import describe
 from torchdata_insitu.fetch.retry import RetryPolicy
 from torchdata_insitu.fetch.stores import open_store
 from torchdata_insitu.geometry.array_geometry import ArrayGeometry
 from torchdata_insitu.geometry.view import View, stack
+from torchdata_insitu.geometry.view_spec import ViewSpec
+from torchdata_insitu.iterable_dataset import as_iterable_dataset
 from torchdata_insitu.loader import InSituLoader
 from torchdata_insitu.loader_stats import LoaderStats
+from torchdata_insitu.mask_invalid import mask_invalid
 from torchdata_insitu.nodes.async_chunk_fetcher import AsyncChunkFetcher
 from torchdata_insitu.nodes.chunk_planner import ChunkPlanner
 from torchdata_insitu.nodes.chunk_pool_node import ChunkPoolNode
@@ -28,6 +33,13 @@ from torchdata_insitu.planning.shuffle_quality import ShuffleQuality, shuffle_qu
 from torchdata_insitu.planning.split import Split, Splits
 from torchdata_insitu.planning.splits import split_by_chunk, split_by_range
 from torchdata_insitu.pool.chunk_pool import ChunkPool
+from torchdata_insitu.rank_check import check_ranks
+from torchdata_insitu.state_description import describe_state
+
+if TYPE_CHECKING:
+    # Under their own names, by which a type checker knows them for public.
+    from torchdata_insitu.lightning_.on_lightning import InSituDataModule as InSituDataModule
+    from torchdata_insitu.lightning_.on_lightning import InSituResume as InSituResume
 
 __version__ = "0.1.0.dev0"
 
@@ -51,9 +63,14 @@ __all__ = [
     "Split",
     "Splits",
     "View",
+    "ViewSpec",
+    "as_iterable_dataset",
     "build_loader",
+    "check_ranks",
     "describe",
+    "describe_state",
     "errors",
+    "mask_invalid",
     "open_arrays",
     "open_store",
     "shuffle_quality",
@@ -61,3 +78,19 @@ __all__ = [
     "split_by_range",
     "stack",
 ]
+
+# Not in `__all__`, since `import *` would then need Lightning.
+_OF_LIGHTNING = ("InSituDataModule", "InSituResume")
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _OF_LIGHTNING:
+        msg = f"module {__name__!r} has no attribute {name!r}"
+        raise AttributeError(msg)
+    from torchdata_insitu.lightning_ import for_base
+
+    return getattr(for_base(), name)
+
+
+def __dir__() -> list[str]:
+    return [*globals(), *_OF_LIGHTNING]
