@@ -22,6 +22,7 @@ def run(folder, **options):
     """Train on some ranks; gives what each of them wrote down."""
     folder.mkdir()
     defaults = {"reload": 1, "saves": False, "ckpt_path": None, "seeds": [0, 0, 0]}
+    defaults["strategy"] = "ddp"
     options = {**defaults, "folder": str(folder), **options}
     command = [sys.executable, "-m", "tests.lightning_.ddp_training", json.dumps(options)]
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
@@ -85,12 +86,15 @@ def test_all_ranks_together_have_every_sample_once(before):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("n_ranks", [1, 2, 3])
-def test_ddp_gloo_elastic_resume_and_next_epoch_full(n_ranks, before, tmp_path):
+@pytest.mark.parametrize(
+    "n_ranks, strategy", [(1, "ddp"), (2, "ddp"), (3, "ddp"), (2, "ddp_spawn")]
+)
+def test_ddp_gloo_elastic_resume_and_next_epoch_full(n_ranks, strategy, before, tmp_path):
     url, ckpt_path, ranks = before
     done = flat(entry[0] for rank in ranks for entry in rank["entries"][1:4])
     assert len(done) == N_TRAIN // 2
-    resumed = run(tmp_path / "run", url=url, n_ranks=n_ranks, n_epochs=2, ckpt_path=ckpt_path)
+    options = {"url": url, "ckpt_path": ckpt_path, "strategy": strategy}
+    resumed = run(tmp_path / "run", n_ranks=n_ranks, n_epochs=2, **options)
     assert [rank["error"] for rank in resumed] == [None] * n_ranks
     samples, n_batches = epochs_of(resumed)
     assert sorted(done + samples[0]) == list(range(N_TRAIN))
