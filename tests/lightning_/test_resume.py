@@ -178,6 +178,8 @@ class Stops(Callback):
         (N_BATCHES, {}),
         (8, {"val_check_interval": 0.5}),
         (6, {"limit_train_batches": 4}),
+        (2 * N_BATCHES + 3, {}),
+        (N_BATCHES + 2, {"max_epochs": 2}),
     ],
 )
 def test_an_epoch_that_was_ended_early_goes_on(after, options, tmp_path):

@@ -6,6 +6,7 @@ needed for is off, see `GUARANTEES`.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 __all__ = ["GUARANTEES", "find", "mend", "missing", "n_trained", "reopen_epoch", "start_at"]
@@ -21,11 +22,9 @@ GUARANTEES = {
         "fit_loop.restarted_on_epoch_start",
         "fit_loop._restart_stage",
         "fit_loop._restarting",
-        "fit_loop._loaded_from_state_dict",
         "fit_loop.epoch_progress.total.processed",
         "fit_loop.epoch_progress.current.started",
         "fit_loop.epoch_loop.batch_progress.reset_on_run",
-        "fit_loop.epoch_loop.batch_progress.is_last_batch",
         "fit_loop.epoch_loop.update_restart_stage",
         "fit_loop.epoch_loop.reset_restart_stage",
         "fit_loop.epoch_loop.restarted_on_train_batch_end",
@@ -77,27 +76,38 @@ def n_trained(trainer: Any) -> int | None:
     return found if isinstance(found, int) else None
 
 
-def reopen_epoch(loop: Any) -> bool:
-    """Go on in an epoch that was left before its last batch; whether it was.
+def reopen_epoch(checkpoint: Mapping[str, Any]) -> None:
+    """Let an epoch go on that was left before its last batch.
 
-    Lightning counts it as over where `max_time` or `should_stop` ended it, and would begin the next
-    one. Of a resume that takes fewer batches than before, the epoch is over.
+    Lightning counts it as over where `max_time`, `should_stop` or `max_steps` ended it: it would
+    begin the next one, or train nothing where it was the last. An epoch that ended with a smaller
+    `limit_train_batches` is over.
 
     Args:
-        loop: `trainer.fit_loop`, before its loaders are given their states.
+        checkpoint: what Lightning saved, before it is given to the loops.
+
+    Example:
+        >>> batches = {"current": {"completed": 3}, "is_last_batch": False}
+        >>> epoch = {"ready": 2, "started": 2, "processed": 2, "completed": 1}
+        >>> epochs = {"total": dict(epoch), "current": epoch}
+        >>> loop = {"epoch_progress": epochs, "epoch_loop.batch_progress": batches}
+        >>> reopen_epoch({"loops": {"fit_loop": loop}})
+        >>> epoch["processed"], epoch["completed"]
+        (1, 1)
     """
-    epoch, batches = loop.epoch_progress.current, loop.epoch_loop.batch_progress
-    is_cut = (
-        not loop.restarting
-        and loop._loaded_from_state_dict  # noqa: SLF001 - found by its name before
-        and not batches.is_last_batch
-        and 0 < batches.current.completed < loop.max_batches
-        and epoch.processed == epoch.started
-    )
+    try:
+        loop = checkpoint["loops"]["fit_loop"]
+        epochs, batches = loop["epoch_progress"], loop["epoch_loop.batch_progress"]
+        epoch = epochs["current"]
+        is_over = epoch["processed"] == epoch["started"]
+        is_cut = is_over and batches["current"]["completed"] and not batches["is_last_batch"]
+    except (KeyError, TypeError):
+        # A checkpoint without a training, or of a version that counts otherwise.
+        return
     if is_cut:
-        _restart(loop)
-        _reopen_epoch(loop)
-    return is_cut
+        for counts in (epochs["total"], epoch):
+            counts["processed"] -= 1
+            counts["completed"] = min(counts["completed"], counts["processed"])
 
 
 def start_at(loop: Any, epoch: int, step: int) -> None:
@@ -123,7 +133,7 @@ def start_at(loop: Any, epoch: int, step: int) -> None:
 def mend(loop: Any, *, is_at_start: bool, is_anew: bool = False) -> None:
     """Let the counters of a fit loop that was resumed say the same as its loaders.
 
-    Called once they were loaded, between the loop's `reset` and its first epoch. Four things go
+    Called once they were loaded, between the loop's `reset` and its first epoch. Three things go
     wrong in Lightning 2.6, with any loader:
 
     - A batch that was in work when the checkpoint was saved stays counted in the totals, so that
@@ -132,7 +142,6 @@ def mend(loop: Any, *, is_at_start: bool, is_anew: bool = False) -> None:
       one where the loop restarts, as it does with `max_steps`: it ends after one batch.
     - Of a checkpoint of the last batch, the loop closes the epoch and does not open the next one.
       `on_train_epoch_start` is not called for it, and checkpoints inside it are misread.
-    - An epoch that `max_steps` cut short counts as over.
 
     Args:
         loop: `trainer.fit_loop`.
@@ -148,9 +157,9 @@ def mend(loop: Any, *, is_at_start: bool, is_anew: bool = False) -> None:
         total.ready = total.started = total.processed = total.completed
     if loop.restarted_mid_epoch:
         _mend_mid_epoch(loop, is_anew=is_anew)
-    elif not batches.current.completed:
-        pass
-    elif is_at_start or batches.current.completed >= loop.max_batches:
+    elif batches.current.completed and (
+        is_at_start or batches.current.completed >= loop.max_batches
+    ):
         _forget_epoch(loop.epoch_loop)
         if loop.restarted_on_epoch_start:
             # The loop counts the epoch as ready no second time.
@@ -159,8 +168,6 @@ def mend(loop: Any, *, is_at_start: bool, is_anew: bool = False) -> None:
         if epochs.current.completed < epochs.current.processed:
             epochs.increment_completed()
         loop.reset_restart_stage()
-    else:
-        _reopen_epoch(loop)
 
 
 def _mend_mid_epoch(loop: Any, *, is_anew: bool) -> None:
@@ -188,11 +195,3 @@ def _forget_epoch(epoch_loop: Any) -> None:
         batches.total.completed = batches.total.processed
         epoch_loop.reset_restart_stage()
     batches.reset_on_run()
-
-
-def _reopen_epoch(loop: Any) -> None:
-    """Go on in an epoch that counts as over and is not."""
-    for counts in (loop.epoch_progress.total, loop.epoch_progress.current):
-        counts.processed -= 1
-        counts.completed = min(counts.completed, counts.processed)
-    loop._restart_stage = _MID_EPOCH  # noqa: SLF001 - found by its name before

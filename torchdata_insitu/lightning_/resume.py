@@ -53,8 +53,12 @@ class ResumeHooks:
     def on_load_checkpoint(
         self, trainer: Any, pl_module: Any, checkpoint: Mapping[str, Any]
     ) -> None:
-        """Say that a checkpoint has the state of a data module of another name."""
+        """Say that a checkpoint has the state of a data module of another name.
+
+        And let an epoch go on that Lightning counts as over.
+        """
         del pl_module
+        reopen_epoch(checkpoint)
         data = getattr(trainer, "datamodule", None)
         own = type(data).__qualname__
         others = [name for name, value in checkpoint.items() if _is_loader_state(value)]
@@ -87,11 +91,9 @@ class ResumeHooks:
         for loader in loaders:
             loader.progress = lambda: n_trained(trainer)
         loop = trainer.fit_loop
-        has_counters = bool(loaders) and not lacking[_AT_END]
-        is_reopened = has_counters and reopen_epoch(loop)
         if loaders and not lacking[_EARLY]:
             _load_late(loop, loaders)
-        if has_counters and not is_reopened:
+        if loaders and not lacking[_AT_END]:
             _let_counters_agree(loop, loaders)
         for loader in loaders:
             if getattr(trainer, "world_size", 1) > 1:
