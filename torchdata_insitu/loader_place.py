@@ -62,6 +62,8 @@ class LoaderPlace:
     def _reset(self) -> None:
         self.handed_out = 0
         self.is_over = False
+        # Known once a pass has begun, and asked for with every batch.
+        self._n_planned: int | None = None
         nodes = None if self._start is None else self._start.nodes
         # After the last batch, the one before it, and so on.
         self._nodes: deque[dict[str, Any] | None] = deque([nodes], maxlen=AHEAD + 1)
@@ -85,6 +87,7 @@ class LoaderPlace:
         if before is not None and before is not self._start:
             epoch = before.cursor.epoch
             _logger.info("nothing is left of epoch %d at this batch and world size", epoch)
+        self._n_planned = self._order.steps_from(self._start.cursor)
 
     def count(self, nodes: dict[str, Any] | None) -> None:
         """Count a batch that is handed out, with the state of foreign nodes after it."""
@@ -109,6 +112,8 @@ class LoaderPlace:
     @property
     def n_planned(self) -> int:
         """Batches of the pass, from its start to the end of the epoch."""
+        if self._n_planned is not None:
+            return self._n_planned
         return self._order.steps_from(self.start.cursor)
 
     @property

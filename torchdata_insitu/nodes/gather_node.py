@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
@@ -229,7 +228,7 @@ class GatherNode(SourcedNode["Batch"]):
                 batch_size = self.planner.plan.batch_size
                 msg = f"a batch of {end - start} draws was cut, but batch_size is {batch_size}"
                 raise PlanError(msg)
-            after = replace(segment.cursor, position=position, origin=None)
+            after = segment.cursor.between_batches(position)
             batch, anchors = memory.batch(start, end), samples[start:end]
             made.append(_MadeBatch(batch, after, anchors, resident.fetched.pool_pass))
             start = end

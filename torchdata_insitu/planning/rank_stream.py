@@ -158,11 +158,11 @@ class RankStream:
     def cursor_at(self, place: int) -> Cursor:
         """Cursor of what the stream hands out at a place."""
         if place >= self.n_total:
-            return replace(self.cursor, position=self.n_draws, origin=None)
+            return self.cursor.between_batches(self.n_draws)
         step, inside = divmod(place, self.batch_size)
         batch_start = self._position_after(step)
         if inside == 0:
-            return replace(self.cursor, position=batch_start, origin=None)
+            return self.cursor.between_batches(batch_start)
         return replace(self.cursor, position=self.position(place), origin=batch_start)
 
     def batch_ends(self, start: int, stop: int) -> list[tuple[int, int]]:
