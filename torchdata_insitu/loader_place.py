@@ -113,6 +113,8 @@ class LoaderPlace:
     def n_planned(self) -> int:
         """Batches of the pass, from its start to the end of the epoch."""
         if self._n_planned is not None:
+            # Raises if they are others than those that the pass began with.
+            _ = self._order.ranks
             return self._n_planned
         return self._order.steps_from(self.start.cursor)
 
