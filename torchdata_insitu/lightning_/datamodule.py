@@ -196,14 +196,17 @@ class DataModuleHooks:
             check_floors(self._open().pool, loaders)
 
     def _begin_fit(self) -> None:
-        if self._is_over:
-            # Kept until here, for a checkpoint that is saved after the end.
-            self._made.pop("train", None)
-            self._is_over = False
-            self.load_error = None
+        self._leave_last_fit()
         callbacks = getattr(self.trainer, "callbacks", None)
         if callbacks is not None and not any(isinstance(c, ResumeHooks) for c in callbacks):
             callbacks.insert(0, self.resume())
+
+    def _leave_last_fit(self) -> None:
+        """Let go of the loader of a fit that is over: kept for a checkpoint saved after the end."""
+        if self._is_over:
+            self._made.pop("train", None)
+            self._is_over = False
+            self.load_error = None
 
     def _check_base(self) -> None:
         trainer = self.trainer
@@ -325,10 +328,7 @@ class DataModuleHooks:
         """
         if self._is_evaluating():
             return
-        if self._is_over:
-            # What was kept of the training before is not asked for any more.
-            self._made.pop("train", None)
-            self._is_over = False
+        self._leave_last_fit()
         made = self._made.get("train")
         self.load_error = None
         if made is not None:

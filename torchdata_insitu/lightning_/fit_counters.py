@@ -119,10 +119,9 @@ def start_at(loop: Any, epoch: int, step: int) -> None:
         step: batches of that epoch that are done.
     """
     for counts in (loop.epoch_progress.total, loop.epoch_progress.current):
-        counts.ready = counts.started = counts.processed = counts.completed = epoch
+        counts.processed = counts.completed = epoch
+        counts.ready = counts.started = epoch + 1 if step else epoch
     if step:
-        for counts in (loop.epoch_progress.total, loop.epoch_progress.current):
-            counts.ready = counts.started = epoch + 1
         batches = loop.epoch_loop.batch_progress
         for counts in (batches.total, batches.current):
             counts.ready = counts.started = counts.processed = counts.completed = step

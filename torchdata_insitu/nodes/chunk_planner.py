@@ -186,7 +186,7 @@ class ChunkPlanner(CursorNode[Segment]):
 
     def start_again(self, cursor: Cursor) -> Cursor:
         """Where the epoch of a cursor began; it keeps its lanes and draws."""
-        return replace(cursor, position=0, origin=None)
+        return cursor.between_batches(0)
 
     def next_epoch(self, cursor: Cursor) -> Cursor:
         """Where the epoch after a cursor begins."""
@@ -208,7 +208,7 @@ class ChunkPlanner(CursorNode[Segment]):
         position = self.plan_of(cursor).n_draws
         if n_batches < self.steps_from(cursor):
             position = cursor.position + n_batches * self.plan.batch_size * self.ranks[1]
-        return replace(cursor, position=position, origin=None)
+        return cursor.between_batches(position)
 
     def lanes_after(self, lanes: int | None) -> int:
         """Lanes of an epoch that follows one with `lanes`; an epoch in progress keeps its."""

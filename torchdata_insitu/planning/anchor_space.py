@@ -1,6 +1,7 @@
 """The draw space of plain samples: every draw is an anchor on the sample axis."""
 
 import copy
+import functools
 import hashlib
 import json
 from collections.abc import Mapping
@@ -101,7 +102,9 @@ class AnchorSpace:
                 f"samples than the offsets {low} to {high:+d} of the views reach"
             )
             raise PlanError(msg)
-        self._grid_rules = {"lanes": lanes, "budget_bytes": budget_bytes}
+        self._edges = functools.partial(
+            planning_edges, self.arrays, lanes=lanes, budget_bytes=budget_bytes
+        )
         self._cut(valid)
         # Arrays that are chunked and read alike need the same chunks: found once for all of them.
         self._alike: dict[tuple[AxisChunks, tuple[int, ...]], list[int]] = {}
@@ -110,7 +113,7 @@ class AnchorSpace:
 
     def _cut(self, valid: Ranges) -> None:
         self._valid = valid
-        self.grid = planning_edges(self.arrays, **self._grid_rules, ranges=valid)  # type: ignore[arg-type]
+        self.grid = self._edges(ranges=valid)
         cells = cut_on_chunks(self.grid.edges, valid)
         self._starts, self._stops = np.ascontiguousarray(cells.T)
         self._lengths = RunLengths.encode(self._stops - self._starts)
