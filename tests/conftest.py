@@ -11,6 +11,8 @@ import obstore
 import pytest
 import zarr.core.sync
 
+from tests.small_loaders import all_ids, make_loader
+
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 DESCRIPTORS = pathlib.Path("/proc/self/fd")
 JOIN_S = 10.0
@@ -111,3 +113,28 @@ def open_descriptors():
 
 def new_descriptors(before):
     return {fd: target for fd, target in open_descriptors().items() if before.get(fd) != target}
+
+
+@pytest.fixture
+def loader():
+    """A small loader that nobody has used."""
+    with make_loader() as loader:
+        yield loader
+
+
+@pytest.fixture(scope="module")
+def epochs():
+    """The samples of the first epochs of such a loader, batch by batch, if it is left alone."""
+    with make_loader() as loader:
+        return [all_ids(loader) for _ in range(4)]
+
+
+@pytest.fixture
+def environment(monkeypatch):
+    """Lets this process be a rank, as torchrun says it."""
+
+    def set_ranks(rank, world_size):
+        monkeypatch.setenv("RANK", str(rank))
+        monkeypatch.setenv("WORLD_SIZE", str(world_size))
+
+    return set_ranks

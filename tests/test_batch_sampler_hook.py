@@ -1,22 +1,8 @@
 """Where a loader stands once a trainer has said which of its epochs begins."""
 
-import pytest
-
-from tests.small_loaders import all_ids, make_loader, state_after, take
+from tests.small_loaders import all_ids, state_after, take
 
 N_BATCHES = 6
-
-
-@pytest.fixture
-def loader():
-    with make_loader() as loader:
-        yield loader
-
-
-@pytest.fixture(scope="module")
-def epochs():
-    with make_loader() as loader:
-        return [all_ids(loader) for _ in range(3)]
 
 
 def begins(loader, epoch):

@@ -11,18 +11,6 @@ from tests.small_loaders import all_ids, make_loader, take
 from torchdata_insitu.errors import PlanError
 
 
-@pytest.fixture
-def loader():
-    with make_loader() as loader:
-        yield loader
-
-
-@pytest.fixture(scope="module")
-def epochs():
-    with make_loader() as loader:
-        return [all_ids(loader) for _ in range(3)]
-
-
 def test_it_is_the_loader_as_a_dataset(loader, epochs):
     dataset = tdi.as_iterable_dataset(loader)
     assert isinstance(dataset, torch.utils.data.IterableDataset)

@@ -25,19 +25,6 @@ N_BATCHES = 6
 N_CHUNKS = 6
 
 
-@pytest.fixture
-def loader():
-    with make_loader() as loader:
-        yield loader
-
-
-@pytest.fixture(scope="module")
-def epochs():
-    """What a loader that is left alone gives in its first epochs."""
-    with make_loader() as loader:
-        return [all_ids(loader) for _ in range(4)]
-
-
 def test_every_epoch_gives_each_sample_once_in_another_order(epochs):
     assert all(sorted(flat(epoch)) == list(range(N)) for epoch in epochs)
     assert len({json.dumps(epoch) for epoch in epochs}) == len(epochs)

@@ -12,18 +12,6 @@ import torchdata_insitu as tdi
 from tests.small_loaders import PLENTY, all_ids, ids, make_loader, state_after, take
 
 
-@pytest.fixture
-def loader():
-    with make_loader() as loader:
-        yield loader
-
-
-@pytest.fixture(scope="module")
-def epochs():
-    with make_loader() as loader:
-        return [all_ids(loader) for _ in range(2)]
-
-
 @pytest.fixture(scope="module")
 def state():
     return state_after(1, 3)

@@ -19,17 +19,6 @@ N_BATCHES = 6
 N_CHUNKS = 6
 
 
-@pytest.fixture
-def loader():
-    with make_loader() as loader:
-        yield loader
-
-
-@pytest.fixture(scope="module")
-def epochs():
-    return epochs_with()
-
-
 def epochs_with(n=4, **options):
     with make_loader(**options) as loader:
         return [all_ids(loader) for _ in range(n)]

@@ -15,24 +15,12 @@ EARLY = {
 }
 
 
-@pytest.fixture
-def two_ranks(monkeypatch):
-    """Lets this process become a rank of two, as torchrun tells it."""
-
-    def become(rank):
-        monkeypatch.setenv("RANK", str(rank))
-        monkeypatch.setenv("WORLD_SIZE", "2")
-
-    yield become
-    monkeypatch.undo()
-
-
 @pytest.mark.filterwarnings("ignore:the number of batches was asked before")
 @pytest.mark.filterwarnings("ignore:1 lanes on 2 ranks")
 @pytest.mark.parametrize("early", EARLY)
 @pytest.mark.parametrize("tail, n_left", [("drop", 4), ("short", 1), ("drop", 5), ("short", 3)])
 def test_what_is_asked_before_the_ranks_are_known_changes_nothing(
-    early, tail, n_left, two_ranks, monkeypatch
+    early, tail, n_left, environment, monkeypatch
 ):
     with make_loader(batch_size=1, tail="exact") as loader:
         take(loader, N - n_left)
@@ -43,7 +31,7 @@ def test_what_is_asked_before_the_ranks_are_known_changes_nothing(
         with make_loader(batch_size=4, tail=tail) as loader:
             loader.load_state_dict(state)
             EARLY[early](loader)
-            two_ranks(rank)
+            environment(rank, 2)
             epochs.add(loader.epoch)
             found.append(all_ids(loader))
     assert len(epochs) == 1

@@ -27,18 +27,6 @@ from torchdata_insitu.loader_state import FORMAT, saved_epoch
 from torchdata_insitu.testing import CountingStore, make_store
 
 
-@pytest.fixture
-def loader():
-    with make_loader() as loader:
-        yield loader
-
-
-@pytest.fixture(scope="module")
-def epochs():
-    with make_loader() as loader:
-        return [all_ids(loader) for _ in range(3)]
-
-
 @pytest.fixture(scope="module")
 def state():
     """After three batches of the second epoch."""

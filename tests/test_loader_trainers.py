@@ -16,18 +16,6 @@ from torchdata_insitu.errors import PlanError
 N_BATCHES = 6
 
 
-@pytest.fixture
-def loader():
-    with make_loader() as loader:
-        yield loader
-
-
-@pytest.fixture(scope="module")
-def epochs():
-    with make_loader() as loader:
-        return [all_ids(loader) for _ in range(3)]
-
-
 class Trainer:
     """Trains on what it is given, and says how many batches of the epoch that were."""
 

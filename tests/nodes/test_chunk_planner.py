@@ -52,15 +52,6 @@ def test_reads_are_known_before_they_are_made(views):
     assert planner.reads_from(Cursor(0, N, 2)) == {"t2m": 0}
 
 
-@pytest.fixture
-def environment(monkeypatch):
-    def set_ranks(rank, world_size):
-        monkeypatch.setenv("RANK", str(rank))
-        monkeypatch.setenv("WORLD_SIZE", str(world_size))
-
-    return set_ranks
-
-
 def test_a_chain_that_is_built_and_looked_at_before_the_group_is_sharded_by_it(views):
     """What is looked up stays from the first `next` on, not from a look, a state or a reset."""
     planner = make_planner(views, lanes=2)

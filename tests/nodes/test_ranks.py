@@ -21,15 +21,6 @@ def no_ranks_around(monkeypatch):
     ranks_module._tell_of_environment.cache_clear()
 
 
-@pytest.fixture
-def environment(monkeypatch):
-    def set_ranks(rank, world_size):
-        monkeypatch.setenv("RANK", str(rank))
-        monkeypatch.setenv("WORLD_SIZE", str(world_size))
-
-    return set_ranks
-
-
 # Who is asked
 
 
