@@ -6,8 +6,8 @@ import pathlib
 import pytest
 
 import torchdata_insitu as tdi
-from tests.engines.forked_ranks import run_ranks
 from tests.engines.rank_check_cases import CASES, N_RANKS
+from tests.forked_ranks import run_ranks
 from tests.small_loaders import make_loader
 from torchdata_insitu.errors import PlanError, StateError
 

@@ -1,23 +1,10 @@
-"""Four processes in a mesh of two by two: `python -m tests.contracts.mesh_run FOLDER`.
+"""What each of four forked ranks does in a mesh of two by two."""
 
-What torch imports for a mesh takes longer than the test: the processes are forked after that, and
-before anything of the library was used.
-"""
-
-import datetime as dt
-import json
-import multiprocessing
-import pathlib
-import sys
-
-import torch._dynamo
-import torch.distributed as dist
+# Slicing a mesh imports it, which takes longer than the test: once, before the ranks are forked.
+import torch._dynamo  # noqa: F401
 from torch.distributed.device_mesh import init_device_mesh
 
 import torchdata_insitu as tdi
-
-WORLD_SIZE = 4
-TIMEOUT_S = 60
 
 
 def valid_ids(batch):
@@ -46,29 +33,8 @@ def batches_of(store, mesh):
     return answer
 
 
-def run_rank(folder, rank):
-    dist.init_process_group(
-        "gloo",
-        init_method=f"file://{folder / 'rendezvous'}",
-        rank=rank,
-        world_size=WORLD_SIZE,
-        timeout=dt.timedelta(seconds=TIMEOUT_S),
-    )
+def run_rank(rank, folder):
+    """What one of the four processes answers."""
+    del rank
     mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("dp", "tp"))
-    answer = batches_of(str(folder / "store.zarr"), mesh)
-    (folder / f"{rank}.json").write_text(json.dumps(answer))
-    dist.destroy_process_group()
-
-
-if __name__ == "__main__":
-    torch.set_num_threads(1)
-    context = multiprocessing.get_context("fork")
-    folder = pathlib.Path(sys.argv[1])
-    processes = [
-        context.Process(target=run_rank, args=(folder, rank)) for rank in range(WORLD_SIZE)
-    ]
-    for process in processes:
-        process.start()
-    for process in processes:
-        process.join()
-    sys.exit(any(process.exitcode for process in processes))
+    return batches_of(str(folder / "store.zarr"), mesh)

@@ -1,18 +1,12 @@
 """Processes in a mesh of two by two: one dimension shares the epoch, the other gets it twice."""
 
 import itertools
-import json
-import os
-import pathlib
-import signal
-import subprocess
-import sys
 
 import pytest
 
+from tests.forked_ranks import run_ranks
 from torchdata_insitu.testing import make_store
 
-ROOT = pathlib.Path(__file__).resolve().parents[2]
 N_SAMPLES, WORLD_SIZE, TIMEOUT_S = 23, 4, 100
 
 
@@ -21,25 +15,7 @@ def answers(tmp_path_factory):
     """What each of the processes saw, by rank."""
     folder = tmp_path_factory.mktemp("mesh")
     make_store({"t": (N_SAMPLES, 3)}, chunks=(2, 3), path=folder / "store.zarr")
-    said = folder / "said"
-    with said.open("w") as file:
-        process = subprocess.Popen(
-            [sys.executable, "-m", "tests.contracts.mesh_run", str(folder)],
-            cwd=ROOT,
-            env={**os.environ, "PYTHONPATH": str(ROOT)},
-            stdout=file,
-            stderr=file,
-            start_new_session=True,
-        )
-        try:
-            process.wait(TIMEOUT_S)
-        finally:
-            if process.poll() is None:
-                # The processes that it forked with it.
-                os.killpg(process.pid, signal.SIGKILL)
-                process.wait()
-    assert process.returncode == 0, said.read_text()
-    return [json.loads((folder / f"{rank}.json").read_text()) for rank in range(WORLD_SIZE)]
+    return run_ranks("tests.contracts.mesh_run:run_rank", WORLD_SIZE, folder, timeout_s=TIMEOUT_S)
 
 
 def test_processes_along_the_tensor_parallel_dimension_get_equal_batches(answers):

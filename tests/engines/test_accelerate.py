@@ -11,7 +11,7 @@ from torch.utils.data import DataLoader
 import torchdata_insitu as tdi
 from tests.engines.accelerate_job import Accelerator, train
 from tests.engines.ddp_job import N_EPOCHS, handed_out, make_loader
-from tests.engines.processes import run_torchrun
+from tests.processes import run_torchrun
 from torchdata_insitu.testing import make_store
 
 N = 43

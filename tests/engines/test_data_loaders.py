@@ -8,7 +8,7 @@ from torch.utils.data import DataLoader
 from torchdata.stateful_dataloader import StatefulDataLoader
 
 import torchdata_insitu as tdi
-from tests.engines.processes import run_python
+from tests.processes import run_python
 from tests.small_loaders import all_ids, ids, make_loader, values
 
 # What torchdata 0.11 calls of a newer PyTorch.

@@ -6,8 +6,8 @@ import json
 import pytest
 
 from tests.engines.ddp_job import N_EPOCHS, handed_out, make_loader
-from tests.engines.forked_ranks import run_ranks
-from tests.engines.processes import run_torchrun
+from tests.forked_ranks import run_ranks
+from tests.processes import run_torchrun
 from torchdata_insitu.testing import make_store
 
 N = 43

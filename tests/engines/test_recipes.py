@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.engines.processes import ROOT, run_torchrun
+from tests.processes import ROOT, run_torchrun
 from tests.test_docs import BLOCK
 from torchdata_insitu.testing import make_store
 

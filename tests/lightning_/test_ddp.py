@@ -1,19 +1,13 @@
 """Real processes under Lightning's `ddp`: resumed on fewer and on more of them."""
 
-import contextlib
 import json
-import os
-import pathlib
-import signal
-import subprocess
-import sys
 
 import pytest
 
+from tests.processes import run_python
 from tests.small_loaders import flat
 from torchdata_insitu.testing import make_store
 
-ROOT = pathlib.Path(__file__).resolve().parents[2]
 TIMEOUT_S = 110
 N_TRAIN, N_VAL = 48, 10
 
@@ -24,25 +18,9 @@ def run(folder, **options):
     defaults = {"reload": 1, "saves": False, "ckpt_path": None, "seeds": [0, 0, 0]}
     defaults["strategy"] = "ddp"
     options = {**defaults, "folder": str(folder), **options}
-    command = [sys.executable, "-m", "tests.lightning_.ddp_training", json.dumps(options)]
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
-    process = subprocess.Popen(
-        command,
-        cwd=ROOT,
-        env=environment,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        start_new_session=True,
+    _, said = run_python(
+        *("-m", "tests.lightning_.ddp_training", json.dumps(options)), timeout_s=TIMEOUT_S
     )
-    try:
-        said, _ = process.communicate(timeout=TIMEOUT_S)
-    finally:
-        # Ranks that wait for one that is gone.
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
-        process.stdout.close()
-        process.wait()
     files = [folder / f"rank-{rank}.json" for rank in range(options["n_ranks"])]
     assert all(file.exists() for file in files), said
     return [json.loads(file.read_text()) for file in files]

@@ -1,4 +1,4 @@
-"""Ranks that cost little: `python -m tests.engines.forked_ranks MODULE:FUNCTION N FOLDER ...`.
+"""Ranks that cost little: `python -m tests.forked_ranks MODULE:FUNCTION N FOLDER ...`.
 
 Importing torch takes seconds: it is done once, and every rank begins as a fork of that process,
 which has no thread yet. The function is called with the rank, the folder and the further arguments,
@@ -15,16 +15,16 @@ import traceback
 
 import torch.distributed
 
-from tests.engines.processes import run_python
+from tests.processes import run_python
 
 TIMEOUT_S = 55
 
 
-def run_ranks(function, n_ranks, folder, *arguments):
+def run_ranks(function, n_ranks, folder, *arguments, timeout_s=TIMEOUT_S):
     """What the function returns, by rank."""
     status, said = run_python(
-        *("-m", "tests.engines.forked_ranks", function, n_ranks, folder, *arguments),
-        timeout_s=TIMEOUT_S,
+        *("-m", "tests.forked_ranks", function, n_ranks, folder, *arguments),
+        timeout_s=timeout_s,
     )
     assert status == 0, said
     return [json.loads((folder / f"answer-{rank}.json").read_text()) for rank in range(n_ranks)]

@@ -3,13 +3,14 @@
 import contextlib
 import os
 import pathlib
+import signal
 import subprocess
 import sys
 
 import psutil
 import pytest
 
-ROOT = pathlib.Path(__file__).resolve().parents[2]
+ROOT = pathlib.Path(__file__).resolve().parents[1]
 # What a process takes for a sign that it is one of several.
 _OF_RANKS = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 
@@ -35,6 +36,7 @@ def run_python(*arguments, timeout_s, folder=ROOT):
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
+        start_new_session=True,
     )
     try:
         said, _ = process.communicate(timeout=timeout_s)
@@ -58,6 +60,9 @@ def _kill_tree(pid):
         for process in [*root.children(recursive=True), root]:
             with contextlib.suppress(psutil.NoSuchProcess):
                 process.kill()
+    # A child that has lost its parent is only found by its group.
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(pid, signal.SIGKILL)
 
 
 def run_torchrun(*arguments, n_ranks, timeout_s, options=(), folder=ROOT):
