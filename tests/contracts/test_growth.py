@@ -48,6 +48,17 @@ def growing(n, **options):
     return over(n, on_growth="finish_epoch", **options)
 
 
+def assert_finishes(of, n_before, n_after, n_taken):
+    """The loaders `of` a number of samples finish an epoch as if the store had not grown."""
+    with of(n_before) as before:
+        whole = all_ids(before)
+    with of(n_before) as before:
+        state = saved(before, n_taken)
+    with of(n_after, on_growth="finish_epoch") as after:
+        after.load_state_dict(state)
+        assert all_ids(after) == whole[n_taken:]
+
+
 # Outside of what is drawn
 
 
@@ -220,13 +231,7 @@ def test_shards_that_were_not_full_are_no_hindrance():
         store = make_store({"t2m": (n, 2)}, chunks=(2, 2), shards=(8, 2))
         return make_loader(store, {"x": tdi.open_arrays(store)["t2m"]}, **options)
 
-    with of(21) as before:
-        whole = all_ids(before)
-    with of(21) as before:
-        state = saved(before, 2)
-    with of(43, on_growth="finish_epoch") as after:
-        after.load_state_dict(state)
-        assert all_ids(after) == whole[2:]
+    assert_finishes(of, 21, 43, n_taken=2)
 
 
 def test_arrays_of_other_chunks_grow_together():
@@ -234,13 +239,7 @@ def test_arrays_of_other_chunks_grow_together():
         store = make_store({"a": (n, 2), "b": (n, 2)}, chunks={"a": (2, 2), "b": (6, 2)})
         return make_loader(store, dict(tdi.open_arrays(store)), **options)
 
-    with of(100) as before:
-        whole = all_ids(before)
-    with of(100) as before:
-        state = saved(before, 3)
-    with of(130, on_growth="finish_epoch") as after:
-        after.load_state_dict(state)
-        assert all_ids(after) == whole[3:]
+    assert_finishes(of, 100, 130, n_taken=3)
 
 
 def test_the_reads_of_an_epoch_that_is_finished_are_counted_beforehand():
