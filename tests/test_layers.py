@@ -14,6 +14,7 @@ FILES = sorted(PACKAGE.rglob("*.py"))
 LAYERS = {
     "errors": 0,
     "gate": 0,
+    "page_memory": 0,
     "process_check": 0,
     "redaction": 0,
     "geometry": 1,

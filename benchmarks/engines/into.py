@@ -13,6 +13,7 @@ from zarr.codecs import BloscCodec, ZstdCodec
 from benchmarks.engines.bare_decode import BareDecode
 from benchmarks.engines.engine import Task, UnsupportedError
 from benchmarks.stored_keys import StoredArray, StoredKey
+from torchdata_insitu.page_memory import page_aligned
 
 
 class Into(BareDecode):
@@ -57,7 +58,7 @@ class Into(BareDecode):
     def _buffer(self, name: str, n_bytes: int) -> NDArray[np.uint8]:
         buffer: NDArray[np.uint8] | None = getattr(self._buffers, name, None)
         if buffer is None or buffer.size < n_bytes:
-            buffer = np.empty(n_bytes, np.uint8)
+            buffer = page_aligned(n_bytes)
             setattr(self._buffers, name, buffer)
         return buffer
 

@@ -1,5 +1,6 @@
 """Buffers are reused, grow, and are not shared between threads."""
 
+import mmap
 import threading
 
 import numpy as np
@@ -16,6 +17,13 @@ def test_memory_is_used_again():
     assert address(buffers.encoded(100)) == address(buffers.encoded(50))
     assert address(buffers.decoded(100)) == address(buffers.decoded(50))
     assert address(buffers.cast(100)) == address(buffers.cast(50))
+
+
+def test_large_memory_begins_on_a_page():
+    buffers = ThreadBuffers()
+    for memory in (buffers.encoded, buffers.decoded, buffers.cast):
+        for n_bytes in (mmap.PAGESIZE, 1 << 16, (1 << 20) + 1):
+            assert address(memory(n_bytes)) % mmap.PAGESIZE == 0
 
 
 def test_scratch_has_exactly_the_size_asked_for():

@@ -1,5 +1,6 @@
 import collections
 import gc
+import mmap
 import threading
 import weakref
 
@@ -10,8 +11,8 @@ import torch
 from torchdata_insitu.gather.batch_buffers import BatchBuffers
 
 
-def make():
-    return BatchBuffers({"x": ((3, 4), np.dtype("f4")), "y": ((3,), np.dtype("i8"))})
+def make(n_rows=3):
+    return BatchBuffers({"x": ((n_rows, 4), np.dtype("f4")), "y": ((n_rows,), np.dtype("i8"))})
 
 
 def address(arrays):
@@ -23,6 +24,11 @@ def test_memory_is_used_again_when_nothing_refers_to_it():
     first = address(buffers.take())
     assert address(buffers.take()) == first
     assert buffers.n_made == 2
+
+
+def test_memory_begins_on_a_page():
+    arrays = make(1024).take()
+    assert [array.ctypes.data % mmap.PAGESIZE for array in arrays.values()] == [0, 0]
 
 
 KEEPERS = {
@@ -45,9 +51,10 @@ KEEPERS = {
 }
 
 
+@pytest.mark.parametrize("n_rows", [3, 3000])
 @pytest.mark.parametrize("keep", KEEPERS.values(), ids=KEEPERS)
-def test_memory_that_is_seen_outside_is_left_alone(keep):
-    buffers = make()
+def test_memory_that_is_seen_outside_is_left_alone(keep, n_rows):
+    buffers = make(n_rows)
     arrays = buffers.take()
     arrays["x"][:] = 1
     kept, first = keep(arrays["x"]), address(arrays)

@@ -21,6 +21,7 @@ from torchdata_insitu.fetch.reader_threads import ReaderThreads
 from torchdata_insitu.fetch.shard_job import ShardJob
 from torchdata_insitu.fetch.shard_reads import ShardReads
 from torchdata_insitu.fetch.thread_buffers import ThreadBuffers
+from torchdata_insitu.page_memory import page_aligned
 
 _SMALLEST_BUFFER = 1 << 16
 
@@ -255,7 +256,7 @@ class _WholeFiles:
                 buffer = self._spare.pop(place)
                 self._spare_bytes -= buffer.size
                 return buffer
-        return np.empty(n_bytes, np.uint8)
+        return page_aligned(n_bytes)
 
     def give_back(self, payload: NDArray[np.uint8] | None) -> None:
         """What was read is decoded, and another file may be read into the memory."""
@@ -284,6 +285,6 @@ def _size(buffer: NDArray[np.uint8]) -> int:
 
 
 def _twice(buffer: NDArray[np.uint8], n_bytes: int) -> NDArray[np.uint8]:
-    larger = np.empty(2 * n_bytes, np.uint8)
+    larger = page_aligned(2 * n_bytes)
     larger[:n_bytes] = buffer[:n_bytes]
     return larger

@@ -11,6 +11,7 @@ from zarr.abc.store import Store
 from zarr.storage import LocalStore, ObjectStore
 
 from torchdata_insitu.fetch.byte_span import ByteSpan
+from torchdata_insitu.page_memory import page_aligned
 
 
 def local_root(store: Store) -> str | None:
@@ -71,7 +72,7 @@ def read_span(file: int, span: ByteSpan) -> NDArray[np.uint8]:
     file_bytes = os.fstat(file).st_size
     start = span.start if span.start >= 0 else max(0, file_bytes + span.start)
     # No more memory than there are bytes: a damaged index states any number.
-    buffer = np.empty(min(span.n_bytes, max(0, file_bytes - start)), np.uint8)
+    buffer = page_aligned(min(span.n_bytes, max(0, file_bytes - start)))
     return buffer[: fill_span(file, start, memoryview(buffer))]
 
 

@@ -5,6 +5,8 @@ import threading
 import numpy as np
 from numpy.typing import NDArray
 
+from torchdata_insitu.page_memory import page_aligned
+
 _HEADROOM = 4096
 
 
@@ -28,7 +30,7 @@ class ThreadBuffers(threading.local):
             keep: Bytes at its beginning that a larger buffer takes over.
         """
         if self._encoded.size < n_bytes:
-            larger = np.empty(n_bytes + _HEADROOM, np.uint8)
+            larger = page_aligned(n_bytes + _HEADROOM)
             larger[:keep] = self._encoded[:keep]
             self._encoded = larger
         return self._encoded
@@ -36,11 +38,11 @@ class ThreadBuffers(threading.local):
     def decoded(self, n_bytes: int) -> NDArray[np.uint8]:
         """Scratch of exactly `n_bytes` for one decoded stored chunk."""
         if self._decoded.size < n_bytes:
-            self._decoded = np.empty(n_bytes, np.uint8)
+            self._decoded = page_aligned(n_bytes)
         return self._decoded[:n_bytes]
 
     def cast(self, n_bytes: int) -> NDArray[np.uint8]:
         """Scratch of exactly `n_bytes` for numbers that are cast into a slot."""
         if self._cast.size < n_bytes:
-            self._cast = np.empty(n_bytes, np.uint8)
+            self._cast = page_aligned(n_bytes)
         return self._cast[:n_bytes]

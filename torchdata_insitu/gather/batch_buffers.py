@@ -8,6 +8,8 @@ from collections.abc import Mapping
 
 import numpy as np
 
+from torchdata_insitu.page_memory import page_aligned
+
 __all__ = ["BatchBuffers"]
 
 REUSE_VARIABLE = "TORCHDATA_INSITU_BUFFER_REUSE"
@@ -92,7 +94,7 @@ class _Kept:
 
     def make(self) -> np.ndarray:
         self.n_made += 1
-        return np.empty(self._shape, self._dtype)
+        return page_aligned(self._shape, self._dtype)
 
 
 def _n_references(arrays: list[np.ndarray], place: int) -> int:

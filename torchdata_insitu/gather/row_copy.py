@@ -6,6 +6,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from torchdata_insitu.page_memory import page_aligned
+
 __all__ = ["RowCopy"]
 
 
@@ -49,5 +51,5 @@ class RowCopy:
     def _scratch_for(self, out: np.ndarray) -> np.ndarray:
         n_rows = out.shape[0] * out.shape[1]
         if self._scratch is None or len(self._scratch) < n_rows:
-            self._scratch = np.empty((n_rows, *out.shape[3:]), out.dtype)
+            self._scratch = page_aligned((n_rows, *out.shape[3:]), out.dtype)
         return self._scratch
