@@ -216,15 +216,35 @@ def test_no_more_is_made_at_once_than_fits(store, batch_size, n_fit):
         assert sum(sizes) == most * batch_size * draw_bytes(store)
 
 
-def test_what_is_made_at_once_takes_at_most_two_mebibytes_and_large_batches_are_alone():
-    assert gather_node._BYTES_AT_ONCE <= 2 << 20
+def test_it_says_how_many_batches_are_made_and_none_that_await_a_transform(store):
+    with shut_down(gather(store)) as node:
+        assert node.n_ready == 0
+        ready = []
+        for _ in node:
+            ready.append(node.n_ready)
+            assert node.n_ready == len(node._made)
+        assert max(ready) > 1
+        assert ready[-1] == 0
+        node.reset(None)
+        assert node.n_ready == 0
+    with shut_down(gather(store, transforms=[dict])) as node:
+        assert {node.n_ready for _ in node} == {0}
+
+
+def test_what_is_made_at_once_takes_at_most_four_mebibytes_and_large_batches_are_alone():
+    assert gather_node._BYTES_AT_ONCE <= 4 << 20
     assert gather_node._MOST_AT_ONCE <= 16
-    for side, batch_size, most in ((4, 1, 16), (256, 1, 7), (256, 2, 3), (400, 1, 3), (520, 1, 1)):
-        shape = (16 if side == 4 else 8, side, side)
+    for shape, batch_size, most in (
+        ((16, 4, 4), 1, 16),
+        ((16, 256, 256), 2, 7),
+        ((16, 256, 256), 4, 3),
+        ((8, 400, 400), 2, 3),
+        ((3, 730, 730), 1, 1),
+    ):
         large = make_store({"t2m": np.ones(shape, "f4")}, chunks=shape)
         with shut_down(make_gather(large, batch_size=batch_size)) as node:
             assert most_at_once(node) == most
-            assert most == 1 or most * batch_size * node.draw_bytes <= 2 << 20
+            assert most == 1 or most * batch_size * node.draw_bytes <= 4 << 20
 
 
 def test_transforms_see_the_cursor_the_random_numbers_and_the_samples_of_their_batch(store):

@@ -1,5 +1,6 @@
 """A thread that makes items, and what it shares with whoever takes them."""
 
+import collections
 import contextlib
 import itertools
 import sys
@@ -17,6 +18,7 @@ from torchdata_insitu.gate import Gate
 from torchdata_insitu.nodes import prefetch_channel
 from torchdata_insitu.nodes.ordered_node import OrderedNode
 from torchdata_insitu.nodes.prefetch_channel import PrefetchChannel
+from torchdata_insitu.nodes.verbs import NodeWithVerbs
 
 JOIN_S = 20
 
@@ -130,6 +132,103 @@ def test_it_makes_no_more_than_it_was_told():
         for n_taken in range(1, 28):
             channel.take()
             assert source.n_made <= n_taken + 3
+
+
+class Groups(NodeWithVerbs):
+    """Numbers, of which it makes several at a time."""
+
+    def __init__(self, sizes, *, error=None):
+        super().__init__()
+        self.sizes = sizes
+        self.error = error
+        self.n_out = 0
+        self.at_tenth = lambda: None
+
+    def reset(self, initial_state=None):
+        super().reset(initial_state)
+
+    def next(self):
+        if self.n_out == sum(self.sizes):
+            raise self.error or StopIteration
+        self.n_out += 1
+        if self.n_out == 10:
+            self.at_tenth()
+        return self.n_out - 1
+
+    @property
+    def n_ready(self):
+        ends = itertools.accumulate(self.sizes)
+        return next(end for end in ends if end >= self.n_out) - self.n_out
+
+    def get_state(self):
+        return {"out": self.n_out}
+
+    def seek(self, cursor):
+        raise NotImplementedError
+
+    def interrupt(self):
+        pass
+
+    def shutdown(self):
+        pass
+
+    permits = None
+
+
+@each_case(
+    "sizes, n_ahead", itertools.product([[1], [3], [1, 4, 2], [2, 2, 2, 7], [16] * 3], [1, 2, 5])
+)
+def test_items_that_were_made_together_come_in_order_each_with_its_state(sizes, n_ahead):
+    n = sum(sizes)
+    for error in (None, OSError("gone")):
+        with running(Groups(sizes, error=error), n_ahead) as channel:
+            assert list(iter(channel.take, None)) == [(k, {"out": k + 1}) for k in range(n)]
+            assert channel.end is error or isinstance(channel.end, StopIteration)
+
+
+@each_case("n_ahead", [1, 2, 3])
+def test_items_that_were_made_together_are_handed_over_together(n_ahead):
+    opened = collections.Counter()
+    is_full = threading.Event()
+    wait, open_gate = Gate.wait, Gate.open
+
+    def counted(gate):
+        opened[threading.current_thread().name, gate] += 1
+        open_gate(gate)
+
+    def told(gate, timeout_s=-1):
+        if threading.current_thread().name == "insitu-prefetch":
+            is_full.set()
+        return wait(gate, timeout_s)
+
+    source = Groups([6] * 4)
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(Gate, "open", counted)
+        patched.setattr(Gate, "wait", told)
+        with running(source, n_ahead) as channel:
+            for n_groups in range(1, 5):
+                assert is_full.wait(JOIN_S)
+                is_full.clear()
+                assert source.n_out == 6 * n_groups
+                assert opened["insitu-prefetch", channel._has_news] == n_groups
+                while len(channel._items) > n_ahead:
+                    channel.take()
+                # The thread was left alone while there was enough.
+                assert opened["MainThread", channel._has_room] == n_groups - 1
+                channel.take()
+            assert rest(channel)[-1:] == ([23] if n_ahead > 1 else [])
+
+
+def test_a_thread_that_is_told_to_stop_takes_no_more_of_what_is_ready():
+    source = Groups([100])
+    source.reset()
+    channel = PrefetchChannel(source, 2)
+    source.at_tenth = channel.leave
+    channel.start()
+    channel._thread.join(JOIN_S)
+    with promptly():
+        channel.stop()
+    assert source.n_out == 10
 
 
 def test_of_consumers_that_wait_each_sees_the_end():

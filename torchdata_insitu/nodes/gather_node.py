@@ -31,7 +31,7 @@ VALID = "valid"
 
 # A copy gives the interpreter away and has to wait for it afterwards, which takes longer than the
 # copy of a small batch: so many bytes of small batches are copied at once.
-_BYTES_AT_ONCE = 1 << 21
+_BYTES_AT_ONCE = 1 << 22
 _MOST_AT_ONCE = 16
 
 
@@ -161,6 +161,12 @@ class GatherNode(SourcedNode["Batch"]):
     def batch_transforms(self) -> tuple[Callable[..., Batch], ...]:
         """What a batch goes through, in order."""
         return self._transforms.transforms
+
+    @property
+    def n_ready(self) -> int:
+        """Batches that were gathered together with an earlier one and await no transform."""
+        made = self._made
+        return 0 if made is None or self.batch_transforms else len(made)
 
     def _start(self, cursor: Cursor) -> None:
         self._segment = None

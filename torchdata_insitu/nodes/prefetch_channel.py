@@ -12,7 +12,7 @@ from torchdata.nodes import BaseNode
 
 from torchdata_insitu.gate import Gate
 from torchdata_insitu.nodes.collection import is_exiting
-from torchdata_insitu.nodes.verbs import interrupt, nodes_of_ours
+from torchdata_insitu.nodes.verbs import NodeWithVerbs, interrupt, nodes_of_ours
 
 __all__ = ["PrefetchChannel"]
 
@@ -37,7 +37,8 @@ class PrefetchChannel:
 
         Args:
             source: where items come from; its state is taken after each.
-            n_ahead: items that are kept ready.
+            n_ahead: items that are kept ready, with those that the source made together with the
+                last of them.
         """
         self._source = source
         self._n_ahead = n_ahead
@@ -62,8 +63,10 @@ class PrefetchChannel:
             # In this order: the last item comes before the end does.
             is_over = self.end is not None or self.is_stopping
             taken = self._pop()
-            # Also where nothing was taken: an interrupt may have come after the last one was.
-            self._has_room.open()
+            # Also where nothing was taken: an interrupt may have come after the last one was. While
+            # there are more than enough, nobody waits for the thread, nor it for a core.
+            if len(self._items) < self._n_ahead:
+                self._has_room.open()
             if taken is not None:
                 if self._items:
                     self._has_news.open()
@@ -85,17 +88,17 @@ class PrefetchChannel:
         # Thread C stops the channel: it says so and then looks whether this thread is inside, which
         # says that it is and then looks whether it is to stop. One of them sees the other.
         self._is_inside = True
+        knows_ready = isinstance(self._source, NodeWithVerbs)
         try:
             while not self.is_stopping:
                 if len(self._items) >= self._n_ahead:
                     self._has_room.wait()
                     continue
-                item = next(self._source)
-                state = self._source.state_dict()
-                self._items.append((item, state))
-                # The queue's reference is the only one, so that batch memory is recycled as soon
-                # as the consumer drops it.
-                del item
+                self._make_one()
+                # Small items are made several at a time. They are in memory, and to hand each over
+                # by itself would take longer than to make it.
+                while knows_ready and self._source.n_ready and not self.is_stopping:
+                    self._make_one()
                 self._has_news.open()
         except BaseException as error:  # noqa: BLE001 - handed to the consumer as it is
             # A traceback holds this frame, and with it every node. An end needs none.
@@ -104,6 +107,12 @@ class PrefetchChannel:
             self._is_inside = False
             self._has_left.open()
             self._has_news.open()
+
+    def _make_one(self) -> None:
+        # The queue's reference is the only one that is left, so that batch memory is recycled as
+        # soon as the consumer drops it.
+        item = next(self._source)
+        self._items.append((item, self._source.state_dict()))
 
     def leave(self) -> bool:
         """Wake the thread and the consumer for good; False in a forked child, which has neither."""

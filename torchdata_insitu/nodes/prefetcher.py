@@ -55,7 +55,7 @@ def check_source_state(state: dict[str, Any], node: BaseNode[Any]) -> None:
 
 
 class Prefetcher(NodeWithVerbs[T]):
-    """Keeps up to `prefetch_factor` items of its source ready.
+    """Keeps `prefetch_factor` items of its source ready.
 
     Unlike torchdata's node of that name it never resets a source that its old thread is still
     inside, hands an error on as the object it is and again on every further `next`, and passes
@@ -63,7 +63,9 @@ class Prefetcher(NodeWithVerbs[T]):
 
     Args:
         source: any node; its state is taken after each item.
-        prefetch_factor: items made ahead, at least 1.
+        prefetch_factor: items made ahead, at least 1. Small batches, of which a `GatherNode` makes
+            several at a time, are handed over together: then those that were made with the last one
+            come on top.
 
     State:
         `{"source": ...}`, the state of the source after the item last handed out.

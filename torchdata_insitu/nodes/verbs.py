@@ -21,6 +21,11 @@ class NodeWithVerbs(BaseNode[T]):
     Stock nodes in between hand on nothing but `reset`.
     """
 
+    @property
+    def n_ready(self) -> int:
+        """Items that are made already, so that as many calls of `next` cost nothing."""
+        return 0
+
     @abstractmethod
     def seek(self, cursor: Any) -> None:
         """Let the next `reset(None)` start at a place."""
