@@ -2,9 +2,9 @@
 
 from collections.abc import Callable
 
-import numcodecs
 import numpy as np
 from google_crc32c import value as crc32c
+from numcodecs import blosc, lz4, zstd
 from numpy.typing import NDArray
 
 from torchdata_insitu.fetch.codec_chain import CHECKSUM
@@ -22,7 +22,12 @@ _CHECKSUM_BYTES = 4
 # How far a stream is followed that says nothing of its size, so that the error can tell it.
 _MOST_TIMES = 4
 _MOST_MORE = 4096
-_CODECS = {"zstd": numcodecs.Zstd(), "blosc": numcodecs.Blosc(), "lz4": numcodecs.LZ4()}
+# Not the `decode` of its codecs, which looks at each array in Python first to see what it is.
+_DECOMPRESS: dict[str, Callable[..., bytes]] = {
+    "zstd": zstd.decompress,
+    "blosc": blosc.decompress,
+    "lz4": lz4.decompress,
+}
 _STATED_SIZE: dict[str, Callable[[memoryview], int | None]] = {
     "zstd": zstd_total_size,
     "blosc": blosc_stated_size,
@@ -88,7 +93,7 @@ def decompress(name: str, payload: NDArray[np.uint8], most: int) -> NDArray[np.u
         if name in STREAMS:
             return np.frombuffer(b"".join(decompressed_pieces(name, payload, most)), np.uint8)
         _check_at_most(_STATED_SIZE[name](memoryview(payload)), most)
-        return np.frombuffer(_CODECS[name].decode(payload), np.uint8)
+        return np.frombuffer(_DECOMPRESS[name](payload), np.uint8)
     except FrameError:
         raise
     except Exception as cause:
@@ -118,7 +123,7 @@ def _decompressed(
         # Frames that state this size together fill the buffer or fail, and of those that do not
         # say numcodecs compares what was written with what there is room for.
         into = scratch(size) if target is None else target
-        _CODECS[name].decode(payload, out=into)
+        _DECOMPRESS[name](payload, into)
     except FrameError:
         raise
     except Exception as cause:

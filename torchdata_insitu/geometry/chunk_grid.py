@@ -4,7 +4,7 @@ import bisect
 import itertools
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Self
 
 import numpy as np
@@ -38,6 +38,8 @@ class AxisChunks:
     """`0, ..., length`, strictly increasing; None with a step."""
     overhang: int = 0
     """With edges, how many elements the last stored chunk reaches past `length`."""
+    n_chunks: int = field(init=False, repr=False, compare=False)
+    """Number of chunks along the axis."""
 
     def __post_init__(self) -> None:
         """Check that the values describe one grid.
@@ -66,6 +68,9 @@ class AxisChunks:
                     f"chunk edges must rise from 0 to the length {self.length} of the axis: "
                     f"{self.edges}"
                 )
+        # Kept, for it is asked for several times with every stored chunk.
+        n_chunks = len(self._edges) - 1 if self.step is None else -(-self.length // self.step)
+        object.__setattr__(self, "n_chunks", n_chunks)
 
     @classmethod
     def regular(cls, length: int, step: int) -> Self:
@@ -121,13 +126,6 @@ class AxisChunks:
             return cls.regular(length, used[0] if used else 1)
         edges = (0, *ends[: n_chunks - 1], length)
         return cls.rectilinear(edges, overhang=ends[n_chunks - 1] - length)
-
-    @property
-    def n_chunks(self) -> int:
-        """Number of chunks along the axis."""
-        if self.step is not None:
-            return -(-self.length // self.step)
-        return len(self._edges) - 1
 
     @property
     def largest(self) -> int:

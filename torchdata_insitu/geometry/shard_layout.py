@@ -72,8 +72,10 @@ class ShardLayout:
         size = chunks.stored_size(chunk)
         begin = chunk * size
         # Not by `chunk_of`: metadata may state shards larger than any integer of numpy.
-        numbers = range(shards.n_chunks)
-        shard = bisect.bisect_right(numbers, begin, key=lambda number: shards.bounds(number)[0]) - 1
+        if shards.step is not None:
+            shard = begin // shards.step
+        else:
+            shard = bisect.bisect_right(shards.edges or (), begin) - 1
         first, stop = shards.bounds(shard)
         n_inner = shards.stored_size(shard) // size
         return AxisPlace(shard, (begin - first) // size, n_inner, -(-(stop - first) // size))
