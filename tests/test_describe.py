@@ -89,7 +89,7 @@ def test_memory_is_the_budget_the_floor_and_a_batch(store):
     n_bytes = sum(tensor.nbytes for tensor in batch.values())
     loader.close()
     assert line(loader, "memory") == (
-        f"budget 1 kB; floor 192 B (t2m 2 x 96 B); outside of it up to 4 batches of {n_bytes} B"
+        f"budget 1 kB; floor 192 B (t2m 2 x 96 B); beside it up to 4 x 16 batches of {n_bytes} B"
     )
     text = line(make_loader(store, budget_bytes="auto"), "memory")
     assert text.startswith("budget 384 B ('auto': two blocks of each pass); floor 192 B")
@@ -98,7 +98,14 @@ def test_memory_is_the_budget_the_floor_and_a_batch(store):
 @pytest.mark.parametrize("prefetch_factor,n_batches", [(0, 2), (1, 3), (5, 7)])
 def test_batches_outside_the_budget(store, prefetch_factor, n_batches):
     loader = make_loader(store, prefetch_factor=prefetch_factor)
-    assert f"outside of it up to {n_batches} batches of" in line(loader, "memory")
+    assert f"beside it up to {n_batches} x 16 batches of" in line(loader, "memory")
+
+
+@pytest.mark.parametrize("side,n_batches", [(100, "4 x 16"), (360, "4 x 4"), (800, "4")])
+def test_small_batches_share_memory_and_large_ones_do_not(side, n_batches):
+    large = make_store({"t2m": (4, side, side)}, chunks=(1, side, side))
+    loader = make_loader(large, batch_size=2)
+    assert f"beside it up to {n_batches} batches of" in line(loader, "memory")
 
 
 def test_reads_are_at_most_so_many_where_chunks_can_be_in_memory(store):
@@ -180,7 +187,7 @@ def test_a_mix_tells_the_floor_of_all_its_sources():
     whole, *each = lines(loader, "memory")
     assert whole == "floors of all sources 384 B: what one pool needs"
     assert len(each) == 2
-    assert all("floor 192 B (a:t 2" in text and "up to 5 batches" in text for text in each)
+    assert all("floor 192 B (a:t 2" in text and "up to 5 x 16 batches" in text for text in each)
     assert sum(loader.chain.mix_order.reads_from(loader.cursor).values()) == loader.expected_reads
 
 

@@ -56,7 +56,7 @@ def describe(loader: InSituLoader) -> str:
         store    memory://...; at most 32 requests at once; on_missing 'auto'
         arrays   t2m: float32 (12, 2, 3), sample axis 0: 3 chunks of 4 samples (96 B) in 1 stored...
         reads    at most 3 stored chunks this pass (t2m 3), 1.00 x the chunks it draws from
-        memory   budget 1 MB; floor 288 B (t2m 3 x 96 B); outside of it up to 4 batches of 128 B
+        memory   budget 1 MB; floor 288 B (t2m 3 x 96 B); beside it up to 4 x 16 batches of 128 B
         later    the budget holds all 3 chunks (288 B): later epochs read nothing
     """
     if not isinstance(loader, InSituLoader):
@@ -86,7 +86,7 @@ class _Room(NamedTuple):
         floor_bytes: the floors of the branches on the pool.
         chunks_bytes: all chunks that they draw from.
         is_own: whether no other loader uses the pool.
-        n_batches: batches of the branch that exist at once.
+        n_batches: batches of the branch that exist at once; of small ones, stretches of them.
     """
 
     budget_bytes: int
@@ -280,10 +280,9 @@ def _memory_text(branch: Branch, start: Cursor, room: _Room) -> str:
     parts = " + ".join(f"{name} {n} x {text_of_bytes(size)}" for name, n, size in terms)
     budget = branch.pool_node.pool.budget.text(room.budget_bytes)
     batch = text_of_bytes(branch.planner.plan.batch_size * branch.gather.draw_bytes)
-    return (
-        f"budget {budget}; floor {floor} ({parts}); outside of it up to {room.n_batches} batches "
-        f"of {batch}"
-    )
+    most = branch.gather.most_at_once
+    n_batches = f"{room.n_batches} batches" if most == 1 else f"{room.n_batches} x {most} batches"
+    return f"budget {budget}; floor {floor} ({parts}); beside it up to {n_batches} of {batch}"
 
 
 def _later_text(planner: ChunkPlanner, start: Cursor, reads: Mapping[str, int], room: _Room) -> str:

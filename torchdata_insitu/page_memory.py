@@ -8,7 +8,6 @@ Measured on an AMD EPYC of the third generation, 16 bytes against none: reads of
 bug 30994, about `rep movsb`, which kernels copy with too.
 """
 
-import ctypes
 import math
 import mmap
 from typing import Any
@@ -19,6 +18,27 @@ from numpy.typing import DTypeLike, NDArray
 __all__ = ["page_aligned"]
 
 
+class _Part:
+    """Part of a block of memory, as NumPy asks for it.
+
+    It is the base of the array, which a slice of the block could not be: NumPy passes over bases
+    that are arrays, or memoryviews of them, and lets slices refer to the block.
+    """
+
+    __slots__ = ("__array_interface__", "_block")
+
+    def __init__(
+        self, block: NDArray[np.uint8], address: int, shape: tuple[int, ...], dtype: np.dtype[Any]
+    ) -> None:
+        self._block = block
+        self.__array_interface__ = {
+            "version": 3,
+            "data": (address, False),
+            "shape": shape,
+            "typestr": dtype.str,
+        }
+
+
 def page_aligned(shape: int | tuple[int, ...], dtype: DTypeLike = np.uint8) -> NDArray[Any]:
     """An array like `np.empty`, whose first byte is on a page unless it is smaller than one.
 
@@ -27,7 +47,7 @@ def page_aligned(shape: int | tuple[int, ...], dtype: DTypeLike = np.uint8) -> N
 
     Args:
         shape: its shape.
-        dtype: its data type, one without objects.
+        dtype: its data type, one without objects or fields.
 
     Example:
         >>> array = page_aligned((300, 4), np.float32)
@@ -40,7 +60,5 @@ def page_aligned(shape: int | tuple[int, ...], dtype: DTypeLike = np.uint8) -> N
     if n_bytes < mmap.PAGESIZE:
         return np.empty(whole_shape, dtype)
     block = np.empty(n_bytes + mmap.PAGESIZE, np.uint8)
-    first = -block.ctypes.data % mmap.PAGESIZE
-    # NumPy passes over a base that is an array, to which slices would then refer.
-    carrier = (ctypes.c_ubyte * n_bytes).from_buffer(block, first)
-    return np.ndarray(whole_shape, dtype, carrier)
+    address = block.ctypes.data
+    return np.asarray(_Part(block, address + -address % mmap.PAGESIZE, whole_shape, dtype))

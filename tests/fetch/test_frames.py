@@ -94,6 +94,13 @@ def test_what_is_no_zstd_frame_behind_one_is_an_error(frame, behind):
         zstd_total_size(memoryview(frame + behind))
 
 
+def test_lz4_payload_that_is_longer_than_a_block_is_an_error():
+    # Never touched, so that it takes no memory.
+    payload = memoryview(np.empty(0x7E000001, np.uint8))
+    with pytest.raises(FrameError, match=r"at most 2113929216 bytes, this one 2113929217"):
+        lz4_stated_size(payload)
+
+
 @pytest.mark.parametrize("payload", [b"", b"\x01\x00\x00\x00"])
 def test_lz4_payload_without_content_is_an_error(payload):
     with pytest.raises(FrameError):

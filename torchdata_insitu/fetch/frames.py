@@ -11,6 +11,8 @@ _ZSTD_SKIPPABLE = b"\x2a\x4d\x18"
 _ZSTD_LONGEST_HEADER = 18
 _BLOSC_HEADER = 16
 _LZ4_HEADER = 4
+# LZ4 counts in 32 bits, of which numcodecs drops the others: LZ4_MAX_INPUT_SIZE of its `lz4.h`.
+_LZ4_LONGEST = 0x7E000000
 
 
 class FrameError(ValueError):
@@ -108,9 +110,12 @@ def lz4_stated_size(payload: memoryview) -> int:
     """Decoded bytes stated in front of an LZ4 block as numcodecs writes it.
 
     Raises:
-        FrameError: The payload is too short to state a size.
+        FrameError: The payload is too short to state a size, or too long to be one block.
     """
     if len(payload) <= _LZ4_HEADER:
         msg = f"an lz4 payload has more than {_LZ4_HEADER} bytes, this one {len(payload)}"
+        raise FrameError(msg)
+    if len(payload) > _LZ4_LONGEST:
+        msg = f"an lz4 payload has at most {_LZ4_LONGEST} bytes, this one {len(payload)}"
         raise FrameError(msg)
     return int.from_bytes(payload[:_LZ4_HEADER], "little")

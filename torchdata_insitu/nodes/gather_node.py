@@ -163,6 +163,14 @@ class GatherNode(SourcedNode["Batch"]):
         return self._transforms.transforms
 
     @property
+    def most_at_once(self) -> int:
+        """Batches that are gathered together at most, into one array for each name."""
+        if self._is_locked or (self._is_locked is None and self.pin_memory):
+            return 1
+        n_at_once = _BYTES_AT_ONCE // max(1, self.planner.plan.batch_size * self.draw_bytes)
+        return max(1, min(n_at_once, _MOST_AT_ONCE))
+
+    @property
     def n_ready(self) -> int:
         """Batches that were gathered together with an earlier one and await no transform."""
         made = self._made
@@ -265,8 +273,7 @@ class GatherNode(SourcedNode["Batch"]):
             return page_locked(self._shapes(batch_size))
         buffers = self._buffers
         if buffers is None:
-            n_at_once = _BYTES_AT_ONCE // max(1, batch_size * self.draw_bytes)
-            self._n_at_once = max(1, min(n_at_once, _MOST_AT_ONCE))
+            self._n_at_once = self.most_at_once
             buffers = BatchBuffers(self._shapes(batch_size * self._n_at_once))
             self._buffers = buffers
         return BatchMemory(buffers.take())
