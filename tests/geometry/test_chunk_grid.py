@@ -30,6 +30,7 @@ def test_chunks_tile_the_axis_in_order(case):
     assert axis.length == sum(sizes)
     assert [stop - start for start, stop in bounds] == sizes
     assert axis.chunk_of(np.arange(axis.length)).tolist() == owner.tolist()
+    assert [axis.chunk_at(element) for element in range(axis.length)] == owner.tolist()
     assert axis.starts(np.arange(axis.n_chunks)).tolist() == [start for start, _ in bounds]
     assert axis.all_edges().tolist() == [0, *np.cumsum(sizes)]
 

@@ -134,34 +134,24 @@ def test_it_makes_no_more_than_it_was_told():
             assert source.n_made <= n_taken + 3
 
 
-class Groups(NodeWithVerbs):
+class Groups(Source, NodeWithVerbs):
     """Numbers, of which it makes several at a time."""
 
     def __init__(self, sizes, *, error=None):
-        super().__init__()
+        super().__init__(sum(sizes), error=error)
         self.sizes = sizes
-        self.error = error
-        self.n_out = 0
         self.at_tenth = lambda: None
 
-    def reset(self, initial_state=None):
-        super().reset(initial_state)
-
     def next(self):
-        if self.n_out == sum(self.sizes):
-            raise self.error or StopIteration
-        self.n_out += 1
-        if self.n_out == 10:
+        item = super().next()
+        if self.n_made == 10:
             self.at_tenth()
-        return self.n_out - 1
+        return item
 
     @property
     def n_ready(self):
         ends = itertools.accumulate(self.sizes)
-        return next(end for end in ends if end >= self.n_out) - self.n_out
-
-    def get_state(self):
-        return {"out": self.n_out}
+        return next(end for end in ends if end >= self.n_made) - self.n_made
 
     def seek(self, cursor):
         raise NotImplementedError
@@ -172,8 +162,6 @@ class Groups(NodeWithVerbs):
     def shutdown(self):
         pass
 
-    permits = None
-
 
 @each_case(
     "sizes, n_ahead", itertools.product([[1], [3], [1, 4, 2], [2, 2, 2, 7], [16] * 3], [1, 2, 5])
@@ -182,7 +170,7 @@ def test_items_that_were_made_together_come_in_order_each_with_its_state(sizes, 
     n = sum(sizes)
     for error in (None, OSError("gone")):
         with running(Groups(sizes, error=error), n_ahead) as channel:
-            assert list(iter(channel.take, None)) == [(k, {"out": k + 1}) for k in range(n)]
+            assert list(iter(channel.take, None)) == [(k, {"made": k + 1}) for k in range(n)]
             assert channel.end is error or isinstance(channel.end, StopIteration)
 
 
@@ -209,7 +197,7 @@ def test_items_that_were_made_together_are_handed_over_together(n_ahead):
             for n_groups in range(1, 5):
                 assert is_full.wait(JOIN_S)
                 is_full.clear()
-                assert source.n_out == 6 * n_groups
+                assert source.n_made == 6 * n_groups
                 assert opened["insitu-prefetch", channel._has_news] == n_groups
                 while len(channel._items) > n_ahead:
                     channel.take()
@@ -228,7 +216,7 @@ def test_a_thread_that_is_told_to_stop_takes_no_more_of_what_is_ready():
     channel._thread.join(JOIN_S)
     with promptly():
         channel.stop()
-    assert source.n_out == 10
+    assert source.n_made == 10
 
 
 def test_of_consumers_that_wait_each_sees_the_end():

@@ -164,6 +164,22 @@ class AxisChunks:
             return chunk * self.step, min((chunk + 1) * self.step, self.length)
         return self._edges[chunk], self._edges[chunk + 1]
 
+    def chunk_at(self, element: int) -> int:
+        """Number of the chunk that holds one element, whatever its size: no integer of NumPy.
+
+        Args:
+            element: An element inside the axis.
+
+        Example:
+            >>> AxisChunks.regular(10**30, 10**29).chunk_at(5 * 10**29)
+            5
+            >>> AxisChunks.rectilinear([0, 3, 10]).chunk_at(3)
+            1
+        """
+        if self.step is not None:
+            return element // self.step
+        return bisect.bisect_right(self._edges, element) - 1
+
     def chunk_of(self, index: NDArray[np.int64]) -> NDArray[np.int64]:
         """Number of the chunk that holds each element.
 

@@ -1,6 +1,5 @@
 """How the stored chunks of an array lie in its shards."""
 
-import bisect
 import math
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -72,10 +71,7 @@ class ShardLayout:
         size = chunks.stored_size(chunk)
         begin = chunk * size
         # Not by `chunk_of`: metadata may state shards larger than any integer of numpy.
-        if shards.step is not None:
-            shard = begin // shards.step
-        else:
-            shard = bisect.bisect_right(shards.edges or (), begin) - 1
+        shard = shards.chunk_at(begin)
         first, stop = shards.bounds(shard)
         n_inner = shards.stored_size(shard) // size
         return AxisPlace(shard, (begin - first) // size, n_inner, -(-(stop - first) // size))

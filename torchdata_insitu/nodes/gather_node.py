@@ -165,7 +165,8 @@ class GatherNode(SourcedNode["Batch"]):
     @property
     def most_at_once(self) -> int:
         """Batches that are gathered together at most, into one array for each name."""
-        if self._is_locked or (self._is_locked is None and self.pin_memory):
+        is_locked = self.pin_memory if self._is_locked is None else self._is_locked
+        if is_locked:
             return 1
         n_at_once = _BYTES_AT_ONCE // max(1, self.planner.plan.batch_size * self.draw_bytes)
         return max(1, min(n_at_once, _MOST_AT_ONCE))

@@ -64,7 +64,7 @@ class PrefetchChannel:
             is_over = self.end is not None or self.is_stopping
             taken = self._pop()
             # Also where nothing was taken: an interrupt may have come after the last one was. While
-            # there are more than enough, nobody waits for the thread, nor it for a core.
+            # enough are left, the thread is not woken only to find that there is no room.
             if len(self._items) < self._n_ahead:
                 self._has_room.open()
             if taken is not None:
